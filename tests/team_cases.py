@@ -87,7 +87,7 @@ def work(rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     where = f"file://{folder.resolve() / 'meet'}"
     torch.distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=size)
-    team = Workers()
+    team = Workers(Q)
     for name in CASES:
         found = trained(name, team, folder)
         objective = torch.tensor([epoch.objective for epoch in found.history])

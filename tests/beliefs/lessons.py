@@ -37,8 +37,8 @@ def lesson_of(counts: Counts, features: Features, grades: Grades) -> Lesson:
     a, b = Choice.of(counts).opinion
     sides: list[Encoded] = list(features.encoded(Q, D))
     query, item = (
-        side_of(side, Clicks.of(side, index, counts), vectors, np.bincount(index, minlength=n) > 0)
-        for side, index, vectors, n in zip(sides, (counts.query, counts.item), (a, b), (Q, D), strict=True)
+        side_of(side, Clicks.of(side, name, counts), vectors, np.bincount(getattr(counts, name), minlength=n) > 0)
+        for side, name, vectors, n in zip(sides, ("query", "item"), (a, b), (Q, D), strict=True)
     )
     n = len(counts.query)
     return Lesson(

@@ -50,13 +50,13 @@ def test_known_columns_are_how_often_shown_and_the_rate_of_row_and_category() ->
         np.array([2.0, 0.0, 1.0]), impressions=np.array([6.0, 4.0]), D=3,
     )  # fmt: skip
     item = Features(item=pl.DataFrame({"kind": ["x", "y", "x"]})).encoded(2, 3)[1]
-    found = Clicks.of(item, counts.item, counts)
+    found = Clicks.of(item, "item", counts)
     rate = (3 + 0.5) / (7 + 1)  # clicks of all examinations
     shrunk = [np.log((c / rate + 10) / (e + 10)) for c, e in ((2, 4), (1, 3), (0, 0))]
     assert np.allclose(found.rows[:, 0], np.log1p([4, 6, 0]))
     assert np.allclose(found.rows[:, 1], shrunk)
     assert np.allclose(found.rows[:, 2], [shrunk[0], shrunk[1], shrunk[0]])
-    half = Clicks.of(item, counts.item, counts, 0.5)
+    half = Clicks.of(item, "item", counts, 0.5)
     assert np.allclose(half.rows[:, 0], np.log1p([8, 12, 0]))  # a half stands for the whole
 
 
@@ -70,7 +70,7 @@ def test_rows_are_standardised_and_those_not_seen_have_the_opinion_of_their_feat
     assert not side.rows[-1, :2].any()  # never shown: the mean of what is known
     vectors = np.outer(np.arange(Q), [1.0, 0.0])  # an opinion that age explains
     encoded, seen = Features(**TABLES).encoded(Q, D)[0], np.arange(Q) < Q - 1
-    side = side_of(encoded, Clicks.of(encoded, counts_of().query, counts_of()), vectors - vectors.mean(0), seen)
+    side = side_of(encoded, Clicks.of(encoded, "query", counts_of()), vectors - vectors.mean(0), seen)
     assert np.allclose(side.opinions(encoded)[-1], vectors[-1] - vectors.mean(0), atol=0.5)
     own = slice(side.known, side.known + 2)
     assert np.allclose(
@@ -125,6 +125,6 @@ def test_a_table_of_pairs_is_read_by_ids_and_refused_where_it_is_wrong() -> None
 def test_a_feature_that_is_the_click_is_said_in_words() -> None:
     counts = counts_of()
     click = PairTable(counts.query, counts.item.astype(np.int64), (counts.C > 0)[:, None].astype(float), ("bought",))
-    assert leaks(Features(**TABLES, pair=pair_table()), counts) == ()
-    (said,) = leaks(Features(**TABLES, pair=click), counts)
+    assert leaks(Features(**TABLES, pair=pair_table()).known(counts.Q, counts.D), counts) == ()
+    (said,) = leaks(Features(**TABLES, pair=click).known(counts.Q, counts.D), counts)
     assert said.startswith("The feature bought alone tells clicked pairs from the others")

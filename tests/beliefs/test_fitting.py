@@ -17,6 +17,7 @@ from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.grades import Grades
+from tandemrank.beliefs.model import RewardModel
 from tandemrank.beliefs.models import ProductModel
 from tandemrank.beliefs.scorer import FLAT, ranker_of, sharpness_of
 from tandemrank.beliefs.space import Vectors
@@ -45,6 +46,22 @@ def shop() -> tuple[World, Beliefs]:
 def judge(w: World, found: Beliefs) -> worlds.Judged:
     """By the items that the log knows."""
     return worlds.judge(w, lambda q: found.matrix(q)[:, :-1])
+
+
+@pytest.mark.parametrize("n", [1, 7, 120, 500])
+def test_the_items_that_promise_most_are_those_of_the_product_and_what_was_shown(n: int) -> None:
+    """Their means are those of the matrix; of as many as there are items it is all of the matrix."""
+    _, found = shop()
+    q, c = np.array([5, 0, 199]), found.counts
+    top, R = found.top(q, n), found.matrix(q)[:, :-1]
+    x, y, level = found.product()
+    for row, query in enumerate(q):
+        own = c.item[c.query == query]
+        s = x[query] @ y.T + level
+        assert set(top[row].indices) == {*own, *np.argsort(-s)[:n]}
+        assert top[row].data == pytest.approx(R[row, top[row].indices], rel=1e-5)
+    assert top.has_sorted_indices
+    assert (top.nnz == R.size) == (n >= c.D)
 
 
 def test_true_clicks_are_above_production_and_above_counting() -> None:
@@ -217,7 +234,7 @@ def test_how_often_an_item_is_shown_counts_from_when_it_first_was() -> None:
 def test_the_bit_is_chosen_only_where_it_is_surely_likelier(n: int, is_bit: bool) -> None:
     """Held-out pairs that all gain the same: of four the sum is two of its standard errors, of five it is more."""
     counts = sparse(graded=True)
-    given = fitting._given(counts, Features(), Choice.of(counts), None, {})
+    given = fitting._given(counts, Features().known(counts.Q, counts.D), Choice.of(counts), None, {})
     held = np.arange(len(counts.query)) % 10 == 0
     search = fitting.Search(counts, np.zeros((len(counts.query), 3)), held, given, 0)
 
@@ -274,7 +291,7 @@ def test_of_pairs_never_shown_the_opinion_stands_for_the_choice_unless_it_is_hel
 
 def test_drawn_lists_lose_little_where_relevances_are_close_too() -> None:
     class Close:
-        counts = shop()[1].counts
+        counts, top = shop()[1].counts, RewardModel.top
 
         def __init__(self, width: float) -> None:
             rng = np.random.default_rng(0)

@@ -26,7 +26,7 @@ def small(seed: int = 0) -> tuple[Counts, np.ndarray, Given]:
         impressions=np.bincount(w.query, minlength=60).astype(float), D=40,
     )  # fmt: skip
     X = columns(Choice.of(counts), counts.query, counts.item, counts.n, counts.E)
-    return counts, X, fitting._given(counts, Features(), Choice.of(counts), None, {})
+    return counts, X, fitting._given(counts, Features().known(counts.Q, counts.D), Choice.of(counts), None, {})
 
 
 def test_held_out_pairs_are_judged_by_the_sum_over_what_their_s_could_be() -> None:

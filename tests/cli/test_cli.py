@@ -122,6 +122,9 @@ def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monk
     assert (
         "1 of 2 query ids are not known to the policy and are answered as the average query (first: 123456789)" in err
     )
+    code, out, err = call(capsys, monkeypatch, "recommend", pair, "--queries", "123456789", "--json")
+    assert (code, json.loads(out)) == (0, [average])
+    assert "1 of 1 query ids are not known to the policy and are answered as the average query" in err
     for _ in range(2):  # what it wrote it may replace
         code, out, err = call(
             capsys, monkeypatch, "recommend", pair, "--exclude", "clicked", "--logs", log, "--out", str(out_file)

@@ -12,7 +12,7 @@ import enumeration
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge, lazy_race, race
 from tandemrank.gradients._kernels.products import BLOCK
-from tandemrank.gradients.products import Products, Source
+from tandemrank.gradients.products import Listed, Products, Source
 from worlds import seeded
 
 # Level and horizon (b, log T): all head, all tail, both, too short, long; None: as chosen.
@@ -42,13 +42,23 @@ def horizon(request, monkeypatch):
     return request.param
 
 
+def listing(s: list[float], n: int) -> Products:
+    """The scores of one query n times: the even ones are products, the odd ones are listed, and their products are wrong."""
+    items = torch.tensor(s).where(torch.arange(len(s)) % 2 == 0, torch.tensor(0.7))
+    odd = np.arange(1, len(s), 2, dtype=np.int32)
+    value = np.tile(np.array(s, np.float32)[odd], n)
+    listed = Listed(np.arange(n + 1) * len(odd), np.tile(odd, n), value)
+    return Products(torch.ones(n, 1), items[:, None], listed=listed)
+
+
+@pytest.mark.parametrize("scores", [lambda s, n: torch.tensor([s] * n), listing], ids=["given", "listed"])
 @pytest.mark.parametrize("horizon", HORIZONS, indirect=True)
-def test_candidates_are_plackett_luce_by_enumeration(horizon) -> None:
+def test_candidates_are_plackett_luce_by_enumeration(horizon, scores) -> None:
     s, K2, n = [0.5, -1.0, 1.5, 0.0, 0.3, -math.inf], 3, 40_000
     expected = dict.fromkeys(itertools.combinations(range(6), K2), 0.0)
     for y, p, _ in enumeration.rankings(s, range(6), K2):
         expected[tuple(sorted(y))] += p
-    drawn = np.sort(candidates(torch.tensor([s] * n), K2, 1), axis=1)
+    drawn = np.sort(candidates(scores(s, n), K2, 1), axis=1)
     sets, counts = np.unique(drawn, axis=0, return_counts=True)
     found = {tuple(y): count / n for y, count in zip(sets.tolist(), counts.tolist(), strict=True)}
     assert set(found) <= set(expected)
@@ -169,6 +179,23 @@ def test_top_is_the_full_sort(D: int, n: int) -> None:
     np.testing.assert_allclose(score, -np.sort(-dense, axis=1)[:, :n], atol=1e-5)
     np.testing.assert_allclose(score, np.take_along_axis(dense, best.astype(np.int64), 1), atol=1e-5)
     assert all(len(set(row.tolist())) == n for row in best)
+
+
+def test_top_of_products_of_which_some_are_listed() -> None:
+    """In every tile of queries and every block of documents, also at their edges."""
+    rng, plain = np.random.default_rng(2), factors(130, 2 * BLOCK + 5, 4)
+    row = np.repeat([0, 63, 64, 129], 4)
+    item = np.tile(np.array([0, BLOCK - 1, BLOCK, 2 * BLOCK + 4], np.int32), 4)
+    value = rng.choice(np.array([-50.0, 50.0], np.float32), 16) + rng.random(16, np.float32)
+    listed = Listed(np.searchsorted(row, np.arange(131)), item, value)
+    given = Products(plain.queries, plain.items, listed=listed)
+    dense = (plain.queries.double() @ plain.items.double().T).numpy()
+    dense[row, item] = value
+    assert np.allclose(given.whole().numpy(), dense, atol=1e-5)
+    assert np.allclose(Source.of(given).at(row, item), value)
+    best, score = lazy_race.top(given, 20)
+    assert np.allclose(score, -np.sort(-dense, axis=1)[:, :20], atol=1e-5)
+    assert np.allclose(score, np.take_along_axis(dense, best.astype(np.int64), 1), atol=1e-5)
 
 
 def test_top_of_given_scores_with_ties_and_documents_that_are_not_available() -> None:

@@ -95,7 +95,7 @@ def test_the_time_of_the_pattern_is_that_of_the_dense_race(D: int) -> None:
     for source in (Source.of(Products(X, Y)), Source.of(given)):
         scores = given.numpy() if source.given.size else (X @ Y.T).numpy()
         for q, s in enumerate(scores):
-            log_t = kernel.typical_time_of(source.X, source.Y, source.given, q, 20.0)
+            log_t = kernel.typical_time_of(source.arrays, q, 20.0)
             available = (s > -np.inf).astype(np.float32)
             wanted = race_kernel.typical_time(s, available, np.float32(20), *np.empty((2, D), np.float32))
             assert log_t == wanted or log_t == pytest.approx(wanted, abs=1e-4)

@@ -87,6 +87,24 @@ def test_it_is_saved_with_its_table(tmp_path) -> None:
         assert again.generator.shares == hybrid.shares
 
 
+def test_a_query_that_the_table_does_not_have_is_answered_as_the_average_one() -> None:
+    """Queries a and b are in the log, c in the table alone, and d nowhere. Item 3 was found for nobody."""
+    own = tr.TwoStagePolicy(
+        tr.Hybrid(TABLE.filter(pl.col("item_id") < 9), sharpness=8.0), House(np.zeros((2, 5))), 3, 2, IDS
+    )
+    mean = {d: [sum(Z[q].get(d, (0.0, 0.0))[j] for q in "ab") for j in (0, 1)] for d in (0, 1, 2, 4)}
+    mean[0] = [x + 1 for x in mean[0]]  # query c found item 0 alone, by both
+    expected = [8 * sum(mean[d]) / 2 / 3 if d in mean else -math.inf for d in range(5)]
+    new = own.generator.strangers(None, tr.Vocabulary(pl.Series(["d", "c"]), IDS.item_ids))
+    found = new(torch.tensor([0, 1])).tolist()
+    assert found[0] == pytest.approx(expected, abs=1e-5)
+    assert found[1] == [8.0, *[-math.inf] * 4]
+    torch.testing.assert_close(
+        own.generator.joined(new, tr.Vocabulary(pl.Series(["a", "b", "d"]), IDS.item_ids))(torch.tensor([2, 0])),
+        torch.stack([new(torch.tensor([0]))[0], own.generator(torch.tensor([0]))[0]]),
+    )
+
+
 def test_retrievers_may_be_functions() -> None:
     class Functions(tr.Hybrid):
         names = ("near", "even")

@@ -1,6 +1,7 @@
 """A memory on both stages: added exactly, seen by lists, draws and exposures, saved, and refused where it is damaged."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from scipy.sparse import csr_matrix
 import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import two_stage
-from tandemrank.policies.memory import Memory, Remembering, excluding
+from tandemrank.gradients.products import Source
+from tandemrank.policies import candidates, two_stage
+from tandemrank.policies.memory import Memory, Remembering, Retrieval, excluding
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -65,7 +67,20 @@ def test_scores_are_those_of_the_base_and_what_is_remembered() -> None:
     assert s_r.numpy() == pytest.approx(dense(1)[[2, 0]], rel=1e-6)
 
 
-def test_lists_draws_and_exposures_are_those_of_the_sums() -> None:
+def test_products_with_what_is_remembered_are_the_scores() -> None:
+    """Of a base with a memory, of lists that are merged in, and of a memory over such lists; by pairs, too."""
+    q = torch.tensor([2, 0, 1])
+    light = Retrieval(base(0).queries, base(0).items, memory())
+    twice = Remembering(light, replace(memory(), item=np.array([0, 3, 0, 4], np.int32)))
+    for scorer in (Remembering(base(0), memory()), light, twice):
+        found = scorer.factors(q)
+        assert found is not None
+        assert found.whole().detach().numpy() == pytest.approx(scorer(q).detach().numpy(), rel=1e-6)
+        rows, items = (x.ravel() for x in np.meshgrid(np.arange(3), np.arange(D), indexing="ij"))
+        assert Source.of(found).at(rows, items) == pytest.approx(scorer(q).detach().numpy().ravel(), rel=1e-6)
+
+
+def test_lists_draws_and_exposures_are_those_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pair with a memory is the pair of given scores that are the sums, draw by draw; its exposure is by enumeration."""
     ours, vocabulary = pair(), pair().vocabulary
     given = TwoStagePolicy(GivenScores(dense(0)), GivenScores(dense(1)), K2, K, vocabulary)
@@ -75,6 +90,10 @@ def test_lists_draws_and_exposures_are_those_of_the_sums() -> None:
     rho, error = ours.exposure([0] * D, range(D), THETA, samples=4000, seed=1)
     exact = enumeration.exposure(dense(0)[0].tolist(), dense(1)[0].tolist(), THETA, K2)
     assert (np.abs(rho - exact) < 5 * error + 1e-9).all()
+    monkeypatch.setattr(candidates, "LARGE", 0)
+    rho, error = ours.exposure([0] * D, range(D), THETA, samples=4000, seed=1)
+    assert (np.abs(rho - exact) < 5 * error + 1e-9).all()
+    assert ours.recommend().equals(given.recommend())
 
 
 def test_training_moves_the_base_and_not_the_memory() -> None:

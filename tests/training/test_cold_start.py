@@ -16,10 +16,16 @@ from tandemrank.experiments.datasets import Task
 from tandemrank.policies.two_stage import extended
 
 METHODS = ("beliefs", "independent", "baseline", "stacking", "joint")
-KINDS = (*METHODS, "one stage", "production kept", "staying", "excluding", "own ranker")
+KINDS = (*METHODS, "one stage", "production kept", "staying", "excluding", "own ranker", "hybrid")
 LATE = 7  # an item that appeared in the middle of the log
 NEW_QUERY, NEW_ITEM = (featured.table(side, slice(-1, None)) for side in ("query", "item"))
 FEATURES = NEW_QUERY.drop("query_id").row(0, named=True)
+# Of a retriever that knows all items, also the new one, and the queries of the log.
+RETRIEVED = pl.DataFrame(
+    [(q, d, float((7 * q + 3 * d) % 11)) for q in range(len(RELEVANCE) - 1) for d in (*range(D), NEW)],
+    schema=["query_id", "item_id", "words"],
+    orient="row",
+)
 
 
 class Plain(tr.Ranker):
@@ -50,6 +56,7 @@ def policies() -> dict[str, tr.TwoStagePolicy]:
         "staying": learned(same, {"model": "none"}),
         "excluding": learned(short, {"model": "none", "exclude": "clicked"}),
         "own ranker": learned(short, {"model": "none"}, ranker=Plain(), method="baseline"),
+        "hybrid": learned(short, {"model": "none"}, generator=tr.Hybrid(RETRIEVED)),
     }
     assert others["production kept"].gates["beliefs"].kept_production
     assert others["staying"].trained["beliefs"].stays
@@ -111,9 +118,9 @@ def test_features_find_what_is_relevant_to_a_new_query(kind, policies) -> None:
 @pytest.mark.parametrize("kind", METHODS)
 def test_a_new_item_is_shown_by_its_belief_and_one_that_came_late_as_its_showings_say(kind, policies) -> None:
     """The generator does not leave it out for being new: it has the place that the re-ranker gives it. Who is likely to like it
-    is drawn it now and then, and others never."""
+    is drawn it now and then (of ten fits with other seeds, for .0015 to .064 of the lists), and others never."""
     larger = extended(policies[kind], item_features=NEW_ITEM)
-    for d, often in ((D, 0.01), (LATE, 0.2)):
+    for d, often in ((D, 0.001), (LATE, 0.2)):
         order = np.argsort(RELEVANCE[:-1, d])
         few, many = (np.sort(q) for q in (order[:40], order[-40:]))
         before = [(s[:, :D] > s[:, [d]]).sum(1).double().mean() for s in larger.plain_scores(many)]

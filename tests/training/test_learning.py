@@ -1,7 +1,7 @@
 """From a log alone to valued pairs, where the truth is known: values that hold, starts of every kind, one error for each
 mistake. The world is small, its log a frame; no ratings enter."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +12,25 @@ from scipy.sparse import csr_matrix
 import tandemrank as tr
 from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
+from tandemrank.beliefs.scorer import Believed
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.experiments import datasets, evaluation
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
 from tandemrank.logs.pairs import pairs_of
 from tandemrank.offpolicy import valuation
-from tandemrank.policies import features
-from tandemrank.policies.memory import memory_from
+from tandemrank.policies import candidates, features
+from tandemrank.policies.memory import Remembering, Retrieval, memory_from
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as training_report
 from tandemrank.training import data, learning, results, valuing
+from tandemrank.training import weights as weights_module
 from tandemrank.training.checkpoint import Progress
+from tandemrank.training.choosing import expected_clicks, expected_over_all
 from tandemrank.training.learning import Listener, learn
 from tandemrank.training.parts import facts_of, read_parts
 from tandemrank.training.start import Start
+from tandemrank.training.weights import belief_weights
 
 CONFIG = {"objective": "ips", "candidates": 20, "training": {"epochs": 6, "minibatch": 64, "learning_rate": 0.03}}
 
@@ -179,6 +183,29 @@ def test_by_default_the_re_ranker_is_the_belief_and_the_generator_its_nearest_pr
     assert expected[method] == max(expected.values())
     assert found.choice.everything >= 0.99 * expected[method]
     assert "The re-ranker alone, over all items" in " ".join(training_report.sentences(found))
+
+
+def test_where_items_are_many_nobody_is_asked_about_all_of_them(world, monkeypatch) -> None:
+    """By a re-ranker that is no product: the result is the same, up to the noise of other races; so is what is expected of it
+    over all items."""
+    arguments = {"config": tr.LearningConfig(candidates=20), "logging_policy": world.production}
+    small = learn(world.frame, **arguments)
+    log, ranker = (
+        read_parts(world.frame, small.config, Start(), 3, logging_policy=world.production).train,
+        small.policy.ranker,
+    )
+    alone = replace(small.policy, generator=ranker, K2=world.task.D)
+    rest = belief_weights(log, small.beliefs, 20), small.config.theta, np.arange(40)
+    assert expected_over_all(ranker, *rest, seed=3) == pytest.approx(expected_clicks(alone, *rest, seed=3), rel=1e-5)
+    for module in (candidates, weights_module):
+        monkeypatch.setattr(module, "LARGE", 0)
+    for scorer in (Believed, Retrieval, Remembering):
+        monkeypatch.setattr(scorer, "forward", lambda *_: pytest.fail("asked about all items"))
+    large = learn(world.frame, **arguments)
+    [one], [other] = small.values.values(), large.values.values()
+    assert other.value == pytest.approx(one.value, abs=2 * one.standard_error)
+    assert large.choice.everything == pytest.approx(small.choice.everything, rel=0.01)
+    assert large.policy.recommend().equals(small.policy.recommend())
 
 
 def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""`learn` on a Ray cluster of two nodes, a worker of which is killed in mid-epoch: it ends where one process does."""
+"""`learn` on a Ray cluster of two nodes, where a process is killed in every phase: it ends where one process does."""
 
 import json
 import os
@@ -14,16 +14,12 @@ from safetensors.torch import load_file
 import tandemrank as tr
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.world import build_world, impressions, load_task
-from tandemrank.logs import reading, writing
-from tandemrank.training import learning
+from tandemrank.logs import writing
+from tandemrank.offpolicy import exposure
+from tandemrank.policies import two_stage
 from tandemrank.training.ray_train import check_ready
 
-# One phase: Ray is started once for each.
-SWITCHES = {
-    "objective": "ips",
-    "candidates": 20,
-    "training": {"schedule": "paper", "epochs": 12, "minibatch": 16},
-}
+SWITCHES = {"candidates": 20, "training": {"epochs": 6, "minibatch": 16}}
 
 ON_TWO_NODES = """
 import json, os, signal, sys, threading, time
@@ -31,46 +27,52 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 import tandemrank as tr
+from tandemrank.offpolicy import exposure
+from tandemrank.policies import two_stage
 from tandemrank.training.checkpoint import history_of
 from tandemrank.training.learning import Listener
-from tandemrank.training.start import Start
 
 folder, switches = Path(sys.argv[1]), json.loads(sys.argv[2])
 nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 nodes.add_node(num_cpus=1)
 os.environ["RAY_ADDRESS"] = nodes.address
+exposure.CELLS, two_stage.BATCH = 60 * 40, 40  # batches of forty queries
 
-def workers():
+def processes(name):
     for pid in (p for p in os.listdir("/proc") if p.isdigit()):
         try:
-            name = open(f"/proc/{pid}/cmdline").read()
-            if name.startswith("ray::") and "RayTrainWorker" in name:
+            words = open(f"/proc/{pid}/cmdline").read()
+            if words.startswith("ray::") and name in words:
                 yield int(pid)
         except OSError:
             continue
 
-killed, seen = [], []
-def kill_a_worker():
-    # As soon as there is an epoch to go back to, and so in the middle of the next one.
-    while not killed:
-        done = [len(history_of(path)) for path in (folder / "checkpoints").glob("*.safetensors")]
-        if done and done[0]:
-            os.kill(min(workers()), signal.SIGKILL)
-            killed.append(done[0])
-        time.sleep(0.001)
+def epochs():
+    return [len(history_of(path)) for path in (folder / "checkpoints").glob("*.safetensors")]
 
-threading.Thread(target=kill_a_worker, daemon=True).start()
-production = tr.load(folder / "production")
+killed, seen = [], []
+def kill_one_of_each_phase():
+    # The fit, production's exposures, an epoch after the first, and what the result is worth.
+    for name in ("_Member.work", "_exposures", "RayTrainWorker", "_exposure_on"):
+        while (name == "RayTrainWorker" and not any(epochs())) or not (found := sorted(processes(name))):
+            time.sleep(0.001)
+        os.kill(found[0], signal.SIGKILL)
+        killed.append([name, *epochs()])
+
+threading.Thread(target=kill_one_of_each_phase, daemon=True).start()
+listener = Listener(epoch=lambda method, state: seen.append(state.last.epoch))
 learned = tr.learn(
-    folder / "log", tr.LearningConfig.model_validate(switches), methods=["joint"], start=Start(policy=production),
-    logging_policy=production, checkpoints=folder / "checkpoints", engine="ray",
-    listener=Listener(epoch=lambda method, state: seen.append(state.last.epoch)),
+    folder / "log", tr.LearningConfig.model_validate(switches), methods=["baseline"], engine="ray", listener=listener,
+    logging_policy=tr.load(folder / "production"), checkpoints=folder / "checkpoints",
 )
 learned.policy.save(folder / "pair")
 left = sorted(path.name for path in (folder / "checkpoints").iterdir())
-value, epochs = learned.values["joint"].value, len(learned.trained["joint"].history)
+value, epochs_ = learned.values["baseline"], len(learned.trained["baseline"].history)
 alive = len([node for node in ray.nodes() if node["Alive"]])
-result = {"killed": killed, "seen": seen, "left": left, "value": value, "epochs": epochs, "alive": alive}
+result = {
+    "killed": killed, "seen": seen, "left": left, "value": [value.value, *value.interval], "epochs": epochs_, "alive": alive,
+    "production": learned.production.value, "beliefs": learned.beliefs.constants(),
+}
 (folder / "result.json").write_text(json.dumps(result))
 ray.shutdown()
 nodes.shutdown()
@@ -87,7 +89,8 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> None:
+def test_on_two_nodes_with_a_process_killed_in_every_phase(folder, monkeypatch) -> None:
+    """The fit of the beliefs, training and valuing: all end where one process does."""
     pytest.importorskip("pyarrow", reason="the extra `cluster` is not installed")
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     quickly = {
@@ -99,36 +102,30 @@ def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> 
     assert out.returncode == 0, out.stderr[-3000:]
     found = json.loads((folder / "result.json").read_text())
     assert found["alive"] == 2
-    assert 1 <= found["killed"][0] < 12
-    assert found["epochs"] == 12
+    assert [name for name, *_ in found["killed"]] == ["_Member.work", "_exposures", "RayTrainWorker", "_exposure_on"]
+    assert 1 <= found["killed"][2][1] < 6
+    assert found["epochs"] == 6
     assert found["seen"] == sorted(set(found["seen"]))
-    assert found["left"] == ["both-K2-20.safetensors"]
-    live = tr.load(folder / "production")
+    assert found["left"] == ["generator-for-the-ranker-K2-20.safetensors"]
+    monkeypatch.setattr(exposure, "CELLS", 60 * 40)
+    monkeypatch.setattr(two_stage, "BATCH", 40)
     alone = tr.learn(
-        folder / "log",
-        tr.LearningConfig.model_validate(SWITCHES),
-        methods=["joint"],
-        start=tr.Start(policy=live),
-        logging_policy=live,
-    )
-    assert found["value"] == pytest.approx(alone.values["joint"].value, rel=1e-3)
+        folder / "log", tr.LearningConfig.model_validate(SWITCHES), methods=["baseline"],
+        logging_policy=tr.load(folder / "production"),
+    )  # fmt: skip
+    value = alone.values["baseline"]
+    for name, constant in alone.beliefs.constants().items():
+        is_number = isinstance(constant, float | list)
+        assert found["beliefs"][name] == (pytest.approx(constant, rel=1e-5) if is_number else constant), name
+    assert found["production"] == alone.production.value
+    assert found["value"] == pytest.approx([value.value, *value.interval], rel=1e-3)
     alone.policy.save(folder / "alone")
     ours, theirs = (load_file(folder / name / "weights.safetensors") for name in ("pair", "alone"))
     assert ours.keys() == theirs.keys()
     for name, t in theirs.items():
-        assert np.allclose(ours[name], t, rtol=1e-3, atol=1e-3), name
-
-
-def test_where_nothing_is_trained_it_says_so(folder, monkeypatch) -> None:
-    monkeypatch.setattr(learning, "check_ready", lambda **_: None)
-    monkeypatch.setattr(reading, "_on_ray", reading._here)
-    said: list[str] = []
-    hear = learning.Listener(note=said.append)
-    tr.learn(folder / "log", methods=["beliefs"], engine="ray", listener=hear)
-    assert "nothing is trained, so the engine ray shares out the reading of the log alone." in said
-    said.clear()
-    tr.learn(folder / "log", methods=["beliefs"], listener=hear)
-    assert not any("engine ray" in words for words in said)
+        # Steps have the length that is wanted, however short the gradient: rounding of a short one is seen.
+        near = 5e-3 if name in ("generator.queries", "generator.items") else 1e-5
+        assert np.allclose(ours[name], t, rtol=1e-5, atol=near), name
 
 
 def test_what_a_team_cannot_train_is_refused() -> None:

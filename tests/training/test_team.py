@@ -16,7 +16,7 @@ from tandemrank.gradients._bridge import keys_for
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
 from tandemrank.training.schedules import schedule_of
-from tandemrank.training.team import ALONE, Workers
+from tandemrank.training.team import ALONE, Workers, share_of
 
 SIZE = 2
 
@@ -58,6 +58,7 @@ class Looking(Workers):
 
     def __init__(self, rank: int, size: int, q: torch.Tensor) -> None:
         self.rank, self.size, self.is_first, self.q = rank, size, rank == 0, q
+        self.queries = share_of(team_cases.Q, rank, size)
         self.seen: dict[str, torch.Tensor] = {}
 
     def check_same(self, state) -> None:

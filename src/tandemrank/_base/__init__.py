@@ -10,6 +10,7 @@
 - `sparse`: sparse matrices in one form
 - `frames`: frames of polars and pandas as one kind of table; Parquet with a checksum
 - `cluster`: Ray: functions as tasks of a cluster
+- `group`: processes of which each has some queries, and what they add up
 - `processes`: worker processes that end with their parent, one process at a time in a folder
 - `lazy`: names that are imported at their first use
 """

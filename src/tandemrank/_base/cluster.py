@@ -1,15 +1,24 @@
-"""Ray, the extra `cluster`: functions as tasks of a cluster, of one that runs already or of one started here."""
+"""Ray, the extra `cluster`: functions as tasks of a cluster, of one that runs already or of one started here.
+
+`mapped` calls a function on parts that have nothing to do with each other; `together` on parts whose processes talk to each
+other (`group`). What dies is done again from its part.
+"""
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
+from tandemrank._base.group import Processes
 from tandemrank._base.processes import THREADS
-from tandemrank.errors import ConfigError
+from tandemrank.errors import ConfigError, JobError, TandemRankError
 
 Engine = Literal["local", "ray"]
 MISSING = "the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'."
 ONE_THREAD = dict.fromkeys(THREADS, "1")  # of a worker
+FAILURES = 8  # of a group of processes, before it is given up
+SECONDS = 5.0  # that the others of a group have to say why, after one has failed
 
 
 def check_engine(engine: str) -> Engine:
@@ -36,3 +45,100 @@ def connect(jobs: int | None = None) -> Any:
 def task(ray: Any, function: Callable[..., Any]) -> Any:
     """The function as a task of one thread; it is run again if its worker or its node dies."""
     return ray.remote(num_cpus=1, max_retries=5, runtime_env={"env_vars": ONE_THREAD})(function)
+
+
+def nodes(ray: Any) -> list[int]:
+    """The processors of every node that has some."""
+    found = (int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+    return [n for n in found if n]
+
+
+def cut(batches: int, engine: Engine) -> list[tuple[int, int]]:
+    """The first batch and the one after the last of every part: one for each processor of a cluster, or a single one."""
+    n = max(1, min(sum(nodes(connect())), batches)) if engine == "ray" else 1
+    bounds = [batches * k // n for k in range(n + 1)]
+    return list(pairwise(bounds))
+
+
+def mapped(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *shared: Any) -> list[Any]:
+    """function(*part, *shared) of every part, each by a task, as many at once as there is room for; a single one here."""
+    if len(parts) < 2:
+        return [function(*part, *shared) for part in parts]
+    ray = connect()
+    work, everybodys = task(ray, function), [ray.put(one) for one in shared]
+    try:
+        found: list[Any] = ray.get([work.remote(*part, *everybodys) for part in parts])
+        return found
+    except ray.exceptions.RayError as error:
+        raise _reason(ray, error)[1] from error
+
+
+def together(function: Callable[..., Any], parts: Sequence[Any], *shared: Any) -> list[Any]:
+    """function(group, part, *shared) by a process for each part, all of them a group; if one dies all begin again.
+
+    No more parts than `nodes`: a process has a node to itself.
+    """
+    ray = connect()
+    threads = min(nodes(ray), default=1)
+    member = ray.remote(num_cpus=threads, max_restarts=0, scheduling_strategy="SPREAD")(_Member)
+    held, everybodys = [ray.put(part) for part in parts], [ray.put(one) for one in shared]
+    for attempt in range(1, FAILURES + 1):
+        members, waiting = [member.remote() for _ in parts], list[Any]()
+        try:
+            address = ray.get(members[0].address.remote())
+            waiting = [
+                one.work.remote(function, rank, len(parts), address, threads, part, *everybodys)
+                for rank, (one, part) in enumerate(zip(members, held, strict=True))
+            ]
+            left = waiting
+            while left:  # the first that fails is heard at once: the others may wait for it for ever
+                done, left = ray.wait(left)
+                ray.get(done)
+            return cast("list[Any]", ray.get(waiting))
+        except ray.exceptions.RayError as error:
+            has_died, why = _reason(ray, error, waiting)
+            if not has_died or attempt == FAILURES:
+                raise why from error
+        finally:
+            for one in members:
+                ray.kill(one)
+    raise AssertionError  # every attempt returns, raises, or is followed by another
+
+
+class _Member:
+    """A process of a group, as an actor."""
+
+    def address(self) -> str:
+        """Where the others find it."""
+        import ray
+
+        here = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"{here}:{free.getsockname()[1]}"
+
+    def work(
+        self, function: Callable[..., Any], rank: int, size: int, address: str, threads: int, part: Any, *shared: Any
+    ) -> Any:
+        """Our share."""
+        import numba
+        import torch
+
+        numba.set_num_threads(min(threads, numba.get_num_threads()))
+        torch.set_num_threads(threads)
+        return function(Processes(rank, size, address), part, *shared)
+
+
+def _reason(ray: Any, error: Exception, others: Sequence[Any] = ()) -> tuple[bool, TandemRankError]:
+    """Whether a process has died, and why something failed: what one of them refused, or else what Ray says."""
+    found: list[Any] = [error]
+    for one in ray.wait(list(others), num_returns=len(others), timeout=SECONDS)[0] if others else ():
+        try:
+            ray.get(one)
+        except ray.exceptions.RayError as other:
+            found.append(other)
+    has_died = any(isinstance(one, ray.exceptions.RayActorError) for one in found)
+    refused = [cause for one in found if isinstance(cause := getattr(one, "cause", None), TandemRankError)]
+    words = str(error).strip().splitlines()[-1]
+    failed = JobError(f"a process of the cluster failed: {words}. Check that every node has memory for its part.")
+    return has_died and not refused, refused[0] if refused else failed

@@ -8,6 +8,7 @@
 - `features`, `models`: f over what is known of queries and items; `model_fit`: how f is fitted and chosen
 - `regression`: what features suggest of the vectors of queries and items
 - `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
+- `sharing`: the fit on a Ray cluster
 - `contexts`: what the context of an impression changes
 - `vectors`: the vectors of a policy, as the prior of a belief
 - `scorer`: the beliefs as the scores of a stage; `exploring`: the same raised by what is not known

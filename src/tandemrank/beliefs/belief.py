@@ -1,15 +1,19 @@
 """`Beliefs`: what a log says of relevance, a mean and a variance of R for any pairs, and the product part for a generator."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from tandemrank._base.sparse import entries_of_rows
 from tandemrank.beliefs.choice import Choice
-from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.counts import Counts, joined
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
@@ -17,6 +21,8 @@ from tandemrank.beliefs.model_fit import NO_MODEL, ModelChoice
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
+from tandemrank.gradients import lazy_race
+from tandemrank.gradients.products import Products
 from tandemrank.policies.features import Categorical
 
 Floats = NDArray[np.float64]
@@ -109,11 +115,17 @@ class Input:
         """Of production's opinion of pairs that were never shown: there it stands for the choice, too."""
         return float(self.w[1] + self.w[0]) if self.w[1] >= 0 else float(self.w[1])
 
-    @property
+    @cached_property
     def opinions(self) -> Floats:
         """The vectors of queries in production's opinion, times its weight.  Shapes: -> [Q, F]."""
         weight = np.where(self.unseen, self.w[1] + self.w[0], self.weight)
         return self.opinion[0] * weight[:, None]
+
+    @cached_property
+    def level(self) -> Floats:
+        """What is taken off every pair of an item.  Shapes: -> [D]."""
+        found: Floats = self.centre @ self.w
+        return found
 
     def shown(self, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
         """Of pairs that were shown n times with E examinations.  Shapes: [n] each -> [n]."""
@@ -125,22 +137,21 @@ class Input:
         a, b = self.opinions, self.opinion[1]
         q, d = np.broadcast_arrays(q, d)
         opinion = np.einsum("...f,...f->...", a[q], b[d])
-        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - (self.centre @ self.w)[d]
+        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - self.level[d]
         return total if self.model is None else total + self.model.at(q.ravel(), d.ravel()).reshape(q.shape)
 
     def never_matrix(self, q: Items) -> Floats:
         """Of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
         a, b = self.opinions, self.opinion[1]
         d = np.arange(len(b))
-        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.centre @ self.w
+        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.level
         return total if self.model is None else total + self.model.matrix(q)
 
 
 def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
     """Choice, opinion, and how high up pairs were shown, shrunk where they were shown little.  Shapes: [n] each -> [n, 3]."""
     a, b = choice.opinion
-    mean = choice.counts.E.sum() / choice.counts.n.sum()
-    place = (E / n - mean) * n / (n + 2)
+    place = (E / n - choice.place) * n / (n + 2)
     return np.column_stack([choice.at(q, d, n), np.einsum("nf,nf->n", a[q], b[d]), place])
 
 
@@ -171,7 +182,8 @@ class ContextEffects:
 class Beliefs(RewardModel):
     """The fitted beliefs; `notes` are what a reader should be told.
 
-    Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J].
+    `remembered`: mean and variance of R of the pairs that were shown.
+    Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; remembered [pairs], [pairs].
     """
 
     kind: ClassVar[str] = "beliefs"
@@ -183,14 +195,9 @@ class Beliefs(RewardModel):
     x: Floats
     query_spread: Floats
     item_spread: Floats
-    L: Floats32
+    remembered: tuple[Floats, Floats]
     notes: tuple[str, ...] = ()
     contexts: ContextEffects | None = None
-
-    @cached_property
-    def remembered(self) -> tuple[Floats, Floats]:
-        """Mean and variance of R of the pairs that were shown.  Shapes: -> [pairs], [pairs]."""
-        return self.chosen.grades.remembered(self.counts, *self.shown, self.L)
 
     @property
     def shown(self) -> tuple[Floats, Floats]:
@@ -219,8 +226,44 @@ class Beliefs(RewardModel):
         R = self.chosen.grades.prior(s, self.query_spread[q, None] * self.item_spread)
         rows, entries = entries_of_rows(self.counts.first, np.asarray(q, np.int64))
         R[rows, self.counts.item[entries]] = self.remembered[0][entries]
-        c = self.counts
-        return np.column_stack([R, np.full(len(q), c.C.sum() / max(float(c.E.sum()), 1e-9))])
+        return np.column_stack([R, self.unknown(q)])
+
+    def unknown(self, q: Items) -> Floats:
+        """The mean rate of the log.  Shapes: q [B] -> [B]."""
+        return np.full(len(q), float(self.counts.C.sum()) / max(float(self.counts.E.sum()), 1e-9))
+
+    def top(self, q: Items, n: int) -> csr_matrix:
+        """The n items are those of the product (`product`), which has f where it is one.  Shapes: q [B] -> CSR [B, D]."""
+        c, q = self.counts, np.asarray(q, np.int64)
+        if n >= c.D:
+            return super().top(q, n)
+        x, y = self._vectors
+        best, _ = lazy_race.top(Products(torch.from_numpy(x[q]), y), n)
+        row, entry = entries_of_rows(c.first, q)
+        own = (np.arange(len(q))[:, None] * c.D + best).ravel()
+        pair = np.union1d(own, row * c.D + c.item[entry])
+        row, d = np.divmod(pair, c.D)
+        s, v = self.before(q[row], d)
+        R, (place, known) = self.chosen.grades.prior(s, v), self._places(q[row], d)
+        R[known] = self.remembered[0][place[known]]
+        return csr_matrix((R, d.astype(np.int32), np.searchsorted(row, np.arange(len(q) + 1))), shape=(len(q), c.D))
+
+    @cached_property
+    def _vectors(self) -> tuple[Floats32, Tensor]:
+        """The product with the levels as a column of its own.  Shapes: -> [Q, F + 1], [D, F + 1]."""
+        x, y, level = self.product()
+        return np.column_stack([x, np.ones(len(x), np.float32)]), torch.from_numpy(np.column_stack([y, level]))
+
+    @cached_property
+    def _keys(self) -> NDArray[np.int64]:
+        """The shown pairs as numbers, in order.  Shapes: -> [pairs]."""
+        return self.counts.query * self.counts.D + self.counts.item
+
+    def _places(self, q: Items, d: Items) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where pairs are among those that were shown, and whether they are.  Shapes: q, d [n] -> [n], [n]."""
+        key, wanted = self._keys, q * np.int64(self.counts.D) + d
+        place = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
+        return place, key[place] == wanted if len(key) else np.zeros(len(q), np.bool_)
 
     def product(self) -> tuple[Floats32, Floats32, Floats32]:
         """s of pairs before they are shown as a product for a generator: vectors of queries and items, and levels of items.
@@ -235,20 +278,45 @@ class Beliefs(RewardModel):
         if f is not None and isinstance(f.model, ProductModel) and not f.model.sizes[2]:
             for side, vectors in zip((x, y), f.vectors, strict=True):
                 side.append(vectors.numpy().astype(np.float64))
-        level = self.space.offset - self.inputs.centre @ w - self.chosen.never
+        level = self.space.offset - self.inputs.level - self.chosen.never
         return np.hstack(x).astype(np.float32), np.hstack(y).astype(np.float32), level.astype(np.float32)
 
     def at(self, q: Items, d: Items) -> Belief:
         """Mean and variance of R of pairs.  Shapes: q, d [n] -> [n]."""
         q, d = np.asarray(q, np.int64), np.asarray(d, np.int64)
         s, v = self.before(q, d)
-        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), self.L.shape[1]), np.float32))
-        c = self.counts
-        key, wanted = c.query * c.D + c.item, q * c.D + d
-        place = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
-        known = key[place] == wanted if len(key) else np.zeros(len(q), np.bool_)
+        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), len(self.chosen.grades.R)), np.float32))
+        place, known = self._places(q, d)
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
         return Belief(mean, variance)
+
+    def part(self, first: int, stop: int) -> "Beliefs":
+        """Of some queries, which become the first ones: `merged` puts parts together again."""
+        own, pairs, inputs = slice(first, stop), slice(*self.counts.first[[first, stop]]), self.inputs
+        side, model = inputs.sides[0], inputs.model
+        choice = replace(
+            inputs.choice,
+            places=inputs.choice.places[own],
+            never=(inputs.choice.never[0][own], inputs.choice.never[1]),
+            opinion=(inputs.choice.opinion[0][own], inputs.choice.opinion[1]),
+        )
+        return replace(
+            self,
+            counts=self.counts.of_queries(first, stop),
+            inputs=replace(
+                inputs,
+                choice=choice,
+                opinion=(inputs.opinion[0][own], inputs.opinion[1]),
+                unseen=inputs.unseen[own],
+                sides=(side.with_rows(side.rows[own], side.seen[own]), inputs.sides[1]),
+                model=None if model is None else model.of_queries(torch.arange(first, stop)),
+            ),
+            space=replace(self.space, mean=self.space.mean[own]),
+            x=self.x[own],
+            query_spread=self.query_spread[own],
+            remembered=(self.remembered[0][pairs], self.remembered[1][pairs]),
+            contexts=None,  # they are told to stages, of all queries
+        )
 
     def constants(self) -> dict[str, Any]:
         """What was chosen, in plain numbers and words."""
@@ -282,3 +350,45 @@ class Beliefs(RewardModel):
             "query_spread": self.query_spread,
             "item_spread": self.item_spread,
         }
+
+
+def merged(parts: Sequence[Beliefs]) -> Beliefs:
+    """The beliefs of one log that was fitted in parts by queries, which agree on all else."""
+    one, counts = parts[0], joined([part.counts for part in parts])
+
+    def side(of: Callable[[Beliefs], Side]) -> Side:
+        """Of queries."""
+        sides = [of(part) for part in parts]
+        return sides[0].with_rows(*(torch.cat([getattr(x, name) for x in sides]) for name in ("rows", "seen")))
+
+    def rows(of: Callable[[Beliefs], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([of(part) for part in parts])
+
+    model, first = one.inputs.model, np.cumsum([0, *(part.counts.Q for part in parts)])
+    if model is not None:
+        numbers = [f.pairs for part in parts if (f := part.inputs.model) is not None]
+        key = np.concatenate([x.key.numpy() + n * x.D for x, n in zip(numbers, first, strict=False)])
+        pairs = numbers[0].of_rows(key, np.concatenate([x.values.numpy() for x in numbers]))
+        model = model.of_sides(side(lambda part: part.inputs.model.query), pairs)  # type: ignore[union-attr]
+    inputs = replace(
+        one.inputs,
+        choice=replace(
+            one.inputs.choice,
+            places=rows(lambda part: part.inputs.choice.places),
+            never=(rows(lambda part: part.inputs.choice.never[0]), one.inputs.choice.never[1]),
+            opinion=(rows(lambda part: part.inputs.choice.opinion[0]), one.inputs.choice.opinion[1]),
+        ),
+        opinion=(rows(lambda part: part.inputs.opinion[0]), one.inputs.opinion[1]),
+        unseen=rows(lambda part: part.inputs.unseen),
+        sides=(side(lambda part: part.inputs.sides[0]), one.inputs.sides[1]),
+        model=model,
+    )
+    return replace(
+        one,
+        counts=counts,
+        inputs=inputs,
+        space=replace(one.space, mean=rows(lambda part: part.space.mean)),
+        x=rows(lambda part: part.x),
+        query_spread=rows(lambda part: part.query_spread),
+        remembered=(rows(lambda part: part.remembered[0]), rows(lambda part: part.remembered[1])),
+    )

@@ -12,8 +12,7 @@ what production seems to think of a pair by all its lists, also of one that it n
 pairs that were never shown have is a smooth function of N_q and m_d, hence itself a product of few dimensions.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +20,12 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_matrix
 from scipy.special import digamma, gammaln
 
+from tandemrank._base.group import Group
 from tandemrank.beliefs.counts import Counts
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+Product = tuple[Floats, Floats]  # of vectors of queries and items
 GROUPS = 40
 RANK = 12  # of the opinion
 SMOOTH = 3  # of the function of N_q and m_d
@@ -34,24 +35,29 @@ BLUNT = 20.0  # alpha above which production knows hardly one query from another
 
 @dataclass(frozen=True)
 class Choice:
-    """How production chooses.  Shapes: places [Q]; share [D]."""
+    """How production chooses; `place`: how much of a showing is examined, in the mean; `never`: the choice of pairs that were
+    never shown as a product; `opinion`: vectors of queries and items.
+    Shapes: places [Q]; share [D]; never [Q, SMOOTH], [D, SMOOTH]; opinion [Q, RANK], [D, RANK].
+    """
 
     alpha: float
     places: Floats
     share: Floats
-    counts: Counts
+    place: float
+    never: Product
+    opinion: Product
 
     @classmethod
     def of(cls, counts: Counts) -> "Choice":
         """Fitted to the showings."""
-        places = counts.sums(counts.query, counts.n, counts.Q)
-        total = counts.sums(counts.item, counts.n, counts.D)
-        share = (total + 0.5) / (total.sum() + 0.5 * counts.D)
-        every_nth = max(1, len(counts.query) // PAIRS)  # whole queries, for alpha alone
-        some = counts.query % every_nth == 0
-        number = counts.n[some]
-        expected = places[counts.query[some]] * share[counts.item[some]]
-        a, b = _groups(places[::every_nth]), _groups(share)
+        c, group = counts, counts.group
+        places, total = c.by_query(c.n), c.by_item(c.n)
+        share = (total + 0.5) / (total.sum() + 0.5 * c.D)
+        every_nth = max(1, group.before(len(c.query))[1] // PAIRS)  # whole queries, for alpha alone
+        some = (c.query + c.before) % every_nth == 0
+        number = group.gather(c.n[some])
+        expected = group.gather(places[c.query[some]] * share[c.item[some]])
+        a, b = _groups(group.gather(places[-c.before % every_nth :: every_nth])), _groups(share)
         every = a[0][:, None] * b[0][None, :], a[1][:, None] * b[1][None, :]  # expected, number of pairs
 
         def cost(log_alpha: float) -> float:
@@ -60,60 +66,69 @@ class Choice:
             return -float(shown.sum() - alpha * (every[1] * np.log1p(every[0] / alpha)).sum())
 
         found = minimize_scalar(cost, bounds=(-6, 4), method="bounded", options={"xatol": 0.05})
-        return cls(float(np.exp(found.x)), places, share, counts)
+        examined, shown = group.total(c.E.sum(), c.n.sum())
+        alpha = float(np.exp(found.x))
+        never = _never(alpha, places, group.gather(places), share)
+        plain = cls(alpha=alpha, places=places, share=share, place=examined / shown, never=never, opinion=never)
+        return replace(plain, opinion=_opinion(plain, c))
 
     def at(self, q: NDArray[np.integer], d: NDArray[np.integer], n: Floats | float) -> Floats:
         """The choice of pairs that were shown n times.  Shapes: [n] each, or any that go together."""
         found: Floats = digamma(self.alpha + n) - np.log(self.alpha + self.places[q] * self.share[d])
         return found
 
-    @cached_property
-    def opinion(self) -> tuple[Floats, Floats]:
-        """The vectors of queries and items of production's opinion.  Shapes: -> [Q, RANK], [D, RANK]."""
-        c = self.counts
-        if self.alpha > BLUNT:
-            return np.zeros((c.Q, 1)), np.zeros((c.D, 1))
-        A, B = self.never
-        own = self.at(c.query, c.item, c.n) - np.einsum("nf,nf->n", A[c.query], B[c.item])
-        T = csr_matrix((own, c.item, c.first), shape=(c.Q, c.D))
-        # Rows and columns without their means: A has room for both.
-        rows = (np.asarray(T.sum(1)).ravel() + A @ B.sum(0)) / c.D
-        A, B = np.column_stack([A, -rows]), np.column_stack([B, np.ones(c.D)])
-        some = self.places[self.places > 0]
-        weight = np.sqrt(self.places / (self.places + np.median(some)))
-        columns = (T.T @ weight + B @ (A.T @ weight)) / weight.sum()
-        A, B = np.column_stack([A, -np.ones(c.Q)]), np.column_stack([B, columns])
-        W = csr_matrix((own * weight[c.query], c.item, c.first), shape=(c.Q, c.D))
-        WA = A * weight[:, None]
-        F = max(1, min(RANK, c.D // 2, c.Q // 2))
-        V = np.random.default_rng(0).standard_normal((c.D, min(F + 8, c.D)))
-        for _ in range(4):
-            U = W @ V + WA @ (B.T @ V)
-            V, _ = np.linalg.qr(W.T @ U + B @ (WA.T @ U))
-        _, S, R = np.linalg.svd(W @ V + WA @ (B.T @ V), full_matrices=False)
-        V, noise = (V @ R.T)[:, :F], S[min(F, len(S) - 1)]
-        shrunk = np.sqrt(np.maximum(1 - (noise / np.maximum(S[:F], 1e-12)) ** 2, 0))
-        return (T @ V + A @ (B.T @ V)) * shrunk, V
 
-    @cached_property
-    def never(self) -> tuple[Floats, Floats]:
-        """The choice of pairs that were never shown as a product, at a grid of N and m, and between by interpolation.
+def _opinion(choice: Choice, c: Counts) -> Product:
+    """The vectors of queries and items of production's opinion.  Shapes: -> [Q, RANK], [D, RANK]."""
+    sum_, places = c.group.sum, choice.places
+    if choice.alpha > BLUNT:
+        return np.zeros((c.Q, 1)), np.zeros((c.D, 1))
+    A, B = choice.never
+    own = choice.at(c.query, c.item, c.n) - np.einsum("nf,nf->n", A[c.query], B[c.item])
+    T = csr_matrix((own, c.item, c.first), shape=(c.Q, c.D))
+    # Rows and columns without their means: A has room for both.
+    rows = (np.asarray(T.sum(1)).ravel() + A @ B.sum(0)) / c.D
+    A, B = np.column_stack([A, -rows]), np.column_stack([B, np.ones(c.D)])
+    some = c.group.gather(places[places > 0])
+    weight = np.sqrt(places / (places + np.median(some)))
+    columns = (sum_(T.T @ weight) + B @ sum_(A.T @ weight)) / c.group.total(weight.sum())[0]
+    A, B = np.column_stack([A, -np.ones(c.Q)]), np.column_stack([B, columns])
+    W = csr_matrix((own * weight[c.query], c.item, c.first), shape=(c.Q, c.D))
+    WA = A * weight[:, None]
+    F = max(1, min(RANK, c.D // 2, c.group.before(c.Q)[1] // 2))
+    V = np.random.default_rng(0).standard_normal((c.D, min(F + 8, c.D)))
+    for _ in range(4):
+        U = W @ V + WA @ (B.T @ V)
+        V, _ = np.linalg.qr(sum_(W.T @ U) + B @ sum_(WA.T @ U))
+    R, S = right_singular(W @ V + WA @ (B.T @ V), c.group)
+    V, noise = (V @ R)[:, :F], S[min(F, len(S) - 1)]
+    shrunk = np.sqrt(np.maximum(1 - (noise / np.maximum(S[:F], 1e-12)) ** 2, 0))
+    return (T @ V + A @ (B.T @ V)) * shrunk, V
 
-        Shapes: -> [Q, SMOOTH], [D, SMOOTH].
-        """
-        parts = []
-        for values in (self.places, self.share):
-            grid = np.unique(np.quantile(values, np.linspace(0, 1, GROUPS)))
-            parts.append((grid, values))
-        table = digamma(self.alpha) - np.log(self.alpha + parts[0][0][:, None] * parts[1][0][None, :])
-        U, S, V = np.linalg.svd(table, full_matrices=False)
-        k = min(SMOOTH, len(S))
-        sides = (U[:, :k] * S[:k], V[:k].T)
-        A, B = (
-            np.column_stack([np.interp(values, grid, side[:, j]) for j in range(k)])
-            for (grid, values), side in zip(parts, sides, strict=True)
-        )
-        return A, B
+
+def _never(alpha: float, places: Floats, every: Floats, share: Floats) -> Product:
+    """The choice of pairs that were never shown as a product, at a grid of N and m, and between by interpolation.
+
+    Shapes: every [queries of the whole log] -> [Q, SMOOTH], [D, SMOOTH].
+    """
+    grids = [np.unique(np.quantile(values, np.linspace(0, 1, GROUPS))) for values in (every, share)]
+    table = digamma(alpha) - np.log(alpha + grids[0][:, None] * grids[1][None, :])
+    U, S, V = np.linalg.svd(table, full_matrices=False)
+    k = min(SMOOTH, len(S))
+    A, B = (
+        np.column_stack([np.interp(values, grid, side[:, j]) for j in range(k)])
+        for values, grid, side in zip((places, share), grids, (U[:, :k] * S[:k], V[:k].T), strict=True)
+    )
+    return A, B
+
+
+def right_singular(X: Floats, group: Group) -> tuple[Floats, Floats]:
+    """Right singular vectors and singular values, the largest first, of rows of which everybody has some.
+
+    Shapes: X [n, F] -> [F, F], [F].
+    """
+    squares, vectors = np.linalg.eigh(group.sum(X.T @ X))
+    return vectors[:, ::-1], np.sqrt(np.maximum(squares[::-1], 0))
 
 
 def _groups(values: Floats) -> tuple[Floats, Floats]:

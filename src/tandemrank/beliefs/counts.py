@@ -12,10 +12,12 @@ Where the context of an impression matters, a row is of one context too, and R i
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.group import ALONE, Group
 from tandemrank._base.random import mix
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import LogError
@@ -33,7 +35,8 @@ class Counts:
 
     `time` is the part of the log that a row is of, of `times` parts, 0 the oldest; all 0 where the log has no order.
     `impressions`: lists that each query was shown. `shift`: how much more relevant the pair is in the context of a row, in
-    tenths of log-odds.
+    tenths of log-odds. `group`: who has the other queries of the log, if these are not all; `before`: how many of the others
+    come before ours. What is told of items is of the whole log.
     Shapes: query, item [pairs]; pair, examined, shown, clicks, time, shift [rows]; impressions [Q].
     """
 
@@ -47,6 +50,8 @@ class Counts:
     impressions: Floats
     D: int
     times: int
+    group: Group = ALONE
+    before: int = 0
     shift: NDArray[np.int8] | None = None
 
     @classmethod
@@ -122,9 +127,55 @@ class Counts:
             shift=shift,
         )
 
-    def sums(self, index: NDArray[np.integer], values: Floats, n: int) -> Floats:
-        """Values of pairs summed by an index, its query or item.  Shapes: index, values [pairs] -> [n]."""
-        return sums_by(index, values, n)
+    def by_query(self, values: Floats) -> Floats:
+        """Values of pairs summed by query.  Shapes: values [pairs] -> [Q]."""
+        return sums_by(self.query, values, self.Q)
+
+    def by_item(self, values: Floats) -> Floats:
+        """Values of pairs summed by item, over the whole log.  Shapes: values [pairs] -> [D]."""
+        return self.group.sum(sums_by(self.item, values, self.D))
+
+    def some(self, enough: int) -> slice:
+        """Which of our pairs are among so many or more of the whole log, at equal distances."""
+        before, total = self.group.before(len(self.query))
+        step = max(1, total // enough)
+        return slice(-before % step, None, step)
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """A number of every pair, the same whoever has it.  Shapes: -> [pairs]."""
+        return ((self.query + self.before) * self.D + self.item).astype(np.uint64)
+
+    def packed(self) -> tuple["Counts", Whole]:
+        """The queries with a log alone, and which these are.  Shapes: -> [n]."""
+        rows = self.rows
+        found = replace(self, query=np.searchsorted(rows, self.query), impressions=self.impressions[rows])
+        return found, rows
+
+    def together(self) -> "Counts":
+        """Everybody's pairs, as if there were no group."""
+        return (
+            self
+            if self.group.size == 1
+            else joined(self.group.exchange([replace(self, group=ALONE)] * self.group.size))
+        )
+
+    def of_queries(self, first: int, stop: int, group: Group = ALONE) -> "Counts":
+        """The part of some queries, which become the first ones."""
+        pairs = slice(*self.first[[first, stop]])
+        rows = slice(*np.searchsorted(self.pair, [pairs.start, pairs.stop]))
+        columns = {name: getattr(self, name)[rows] for name in ("examined", "shown", "clicks", "time")}
+        return replace(
+            self,
+            query=self.query[pairs] - first,
+            item=self.item[pairs],
+            pair=self.pair[rows] - pairs.start,
+            **columns,
+            shift=None if self.shift is None else self.shift[rows],
+            impressions=self.impressions[first:stop],
+            group=group,
+            before=self.before + first,
+        )
 
     @property
     def Q(self) -> int:
@@ -238,3 +289,15 @@ class Counts:
         some = replace(self, shown=self.shown * w, clicks=self.clicks * w)
         kept = np.bincount(self.pair, w, len(self.query)) > 0
         return some if kept.all() else some.only(kept)
+
+
+def joined(parts: Sequence[Counts]) -> Counts:
+    """Parts of one log by queries, as one."""
+    queries, pairs = (np.cumsum([0, *n]) for n in ([p.Q for p in parts], [len(p.query) for p in parts]))
+    names = "item", "examined", "shown", "clicks", "time", "impressions"
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    columns["query"] = np.concatenate([part.query + n for part, n in zip(parts, queries, strict=False)])
+    columns["pair"] = np.concatenate([part.pair + n for part, n in zip(parts, pairs, strict=False)])
+    if parts[0].shift is not None:
+        columns["shift"] = np.concatenate([part.shift for part in parts])
+    return replace(parts[0], **columns, group=ALONE, before=0)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
+from tandemrank._base.group import ALONE, Group
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.regression import Ridge
@@ -96,6 +97,28 @@ class Features:
     def encoded(self, Q: int, D: int) -> tuple[Encoded, Encoded]:
         """Numbers, no columns where nothing is known."""
         return _encoded(self.query, Q, "query", "queries"), _encoded(self.item, D, "item", "items")
+
+    def known(self, Q: int, D: int) -> "KnownFeatures":
+        """All as numbers."""
+        pair = self.pair
+        given = None if pair is None else replace(pair, values=np.isfinite(pair.values).astype(np.float64))
+        return KnownFeatures(self.encoded(Q, D), PairNumbers.of(pair, D), PairNumbers.of(given, D))
+
+
+@dataclass(frozen=True)
+class KnownFeatures:
+    """Features of queries and items as numbers, and of pairs; `given`: which numbers of pairs are not missing."""
+
+    encoded: tuple[Encoded, Encoded]
+    pairs: "PairNumbers"
+    given: "PairNumbers"
+
+    def of_queries(self, first: int, stop: int) -> "KnownFeatures":
+        """For some of the queries, which become the first ones."""
+        query, item = self.encoded
+        own = replace(query, numbers=query.numbers[first:stop], codes=query.codes[first:stop])
+        pairs, given = (x.of_queries(torch.arange(first, stop)) for x in (self.pairs, self.given))
+        return KnownFeatures((own, item), pairs, given)
 
 
 def pair_table(source: FeatureSource, vocabulary: Vocabulary) -> PairTable:
@@ -235,11 +258,11 @@ class Clicks:
     of_codes: tuple[Floats32, ...]
 
     @classmethod
-    def of(cls, encoded: Encoded, index: Items, counts: Counts, share: float = 1.0) -> "Clicks":
-        """Of the pairs of counts, which are a share of all; `index`: the query, or the item, of every pair."""
-        n = len(encoded.codes)
-        sums = np.column_stack([np.bincount(index, x, n) for x in (counts.n, counts.E, counts.C)]) / share
-        total = sums.sum(0)
+    def of(cls, encoded: Encoded, side: str, counts: Counts, share: float = 1.0) -> "Clicks":
+        """Of the pairs of counts, which are a share of all; `side`: of queries ("query"), or of items."""
+        by, group = (counts.by_query, counts.group) if side == "query" else (counts.by_item, ALONE)
+        sums = np.column_stack([by(x) for x in (counts.n, counts.E, counts.C)]) / share
+        total = group.sum(sums.sum(0))
         rate = (total[2] + 0.5) / (total[1] + 1)
 
         def log_rate(sums: Floats) -> Floats32:
@@ -248,28 +271,34 @@ class Clicks:
             return found.astype(np.float32)
 
         of_codes = tuple(
-            log_rate(np.column_stack([np.bincount(code, x, int(code.max(initial=0)) + 1) for x in sums.T]))
-            for code in encoded.codes.T
+            log_rate(group.sum(np.column_stack([np.bincount(code, x, len(category.values) + 1) for x in sums.T])))
+            for code, category in zip(encoded.codes.T, encoded.encoder.categorical, strict=True)
         )
         columns = [np.log1p(sums[:, 0]), log_rate(sums)]
         columns += [of[code] for of, code in zip(of_codes, encoded.codes.T, strict=True)]
         return cls(np.column_stack(columns).astype(np.float32), of_codes)
 
 
-def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.bool_]) -> Side:
+def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.bool_], group: Group = ALONE) -> Side:
     """A side of a log.
 
-    `vectors`: production's opinion; `seen`: rows that have one, the others get what their features suggest.
-    Shapes: vectors [n, F]; seen [n].
+    `vectors`: production's opinion; `seen`: rows that have one, the others get what their features suggest; `group`: who has
+    the other rows.  Shapes: vectors [n, F]; seen [n].
     """
     side = Side(encoded.encoder.as_json(), len(seen), vectors.shape[1])
     for j, rates in enumerate(clicks.of_codes):
         side.rates[side.first[j] : side.first[j] + len(rates)] = torch.from_numpy(rates)
-    side.opinion[:] = torch.from_numpy(Ridge.of(encoded.numbers[seen]).weights(vectors[seen]).astype(np.float32))
+    if side.features:
+        numbers, own = group.gather(encoded.numbers[seen]), group.gather(vectors[seen])
+        side.opinion[:] = torch.from_numpy(Ridge.of(numbers).weights(own).astype(np.float32))
     rows = torch.from_numpy(np.hstack([clicks.rows, vectors.astype(np.float32), encoded.numbers]))
     side.seen[:] = there = torch.from_numpy(seen)
-    known = rows[there] if seen.any() else rows
-    side.centre[:], spread = known.mean(0), known.std(0, correction=0)
+    known = rows.double().numpy()
+    known = known[seen] if group.total(seen.sum())[0] else known
+    n = group.total(len(known))[0]
+    centre = group.sum(known.sum(0)) / n
+    spread = torch.from_numpy(np.sqrt(group.sum(np.square(known - centre).sum(0)) / n)).float()
+    side.centre[:] = torch.from_numpy(centre)
     side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, CONSTANT))  # what never varies is 0
     side.rows[:] = torch.where(there[:, None], side.standardised(rows), side.unseen(encoded))
     return side
@@ -307,6 +336,14 @@ class PairNumbers(nn.Module):
         found.centre[:] = torch.from_numpy(mean)
         found.scale[:] = torch.from_numpy(np.where(spread > 1e-12, spread, CONSTANT))
         return found.plus(table)
+
+    def together(self, group: Group, before: int) -> "PairNumbers":
+        """Of the queries of all; so many of the others' come before ours."""
+        return self.of_rows(group.gather(self.key.numpy() + before * self.D), group.gather(self.values.numpy()))
+
+    def of_rows(self, key: NDArray[np.int64], values: Floats32) -> "PairNumbers":
+        """Of other pairs.  Shapes: key [n], in order; values [n, J + 1]."""
+        return self._with(torch.from_numpy(key), torch.from_numpy(values), self.D)
 
     def spec(self) -> dict[str, Any]:
         """The arguments of its constructor, plain JSON."""
@@ -364,21 +401,18 @@ class PairNumbers(nn.Module):
 # --- leaks ------------------------------------------------------------------------------------------------------------
 
 
-def leaks(features: Features, counts: Counts) -> tuple[str, ...]:
+def leaks(features: KnownFeatures, counts: Counts) -> tuple[str, ...]:
     """Columns that tell clicked pairs from others all by themselves, in words: such a column is probably the click itself.
 
     Of pairs also where a column, or the row, is missing: what is measured after a click is there for clicked pairs alone.
     """
-    every = max(1, len(counts.query) // LEAK_PAIRS)
-    q, d, clicked = counts.query[::every], counts.item[::every].astype(np.int64), counts.C[::every] > 0
-    sides = features.encoded(counts.Q, counts.D)
-    columns = [(name, side.numbers[at, j]) for side, at in zip(sides, (q, d), strict=True)
+    some, gather = counts.some(LEAK_PAIRS), counts.group.gather
+    q, d, clicked = counts.query[some], counts.item[some].astype(np.int64), gather(counts.C[some] > 0)
+    columns = [(name, gather(side.numbers[at, j])) for side, at in zip(features.encoded, (q, d), strict=True)
                for j, name in enumerate(c.name for c in side.encoder.numeric)]  # fmt: skip
-    if features.pair is not None:
-        pair, names = features.pair, features.pair.names
-        for one in (pair, replace(pair, values=np.isfinite(pair.values).astype(np.float64))):
-            values = PairNumbers.of(one, counts.D).at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
-            columns += [(name, values[:, j]) for j, name in enumerate((*names, ROW))]
+    for pairs in (features.pairs, features.given) if features.pairs.names else ():
+        values = pairs.at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
+        columns += [(name, gather(values[:, j])) for j, name in enumerate((*pairs.names, ROW))]
     found = dict.fromkeys(
         name
         for name, values in columns

@@ -21,7 +21,7 @@ from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.features import Features, PairNumbers, leaks
+from tandemrank.beliefs.features import Features, KnownFeatures, leaks
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.models import FeatureModel
@@ -254,7 +254,7 @@ class Evidence:
     def of(
         cls,
         counts: Counts,
-        features: Features,
+        features: KnownFeatures,
         production: Vectors | None,
         learners: dict[str, tuple[int, model_fit.Learner]],
     ) -> "Evidence":
@@ -275,7 +275,7 @@ class Evidence:
 
 def fit(
     counts: Counts,
-    features: Features | None = None,
+    features: Features | KnownFeatures | None = None,
     *,
     production: Vectors | None = None,
     model: str | nn.Module | None = None,
@@ -288,11 +288,13 @@ def fit(
     `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own.
     `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how
     queries differ. `chosen`: constants that a part of the log chose before; then nothing is tried. `watch` hears what
-    was tried.  Shapes: production [Q, F], [D, F].
+    was tried. Where counts are of a part of the queries of a log, so is all else, and everybody of their group calls this.
+    Shapes: production [Q, F], [D, F].
     """
-    if not len(counts.query):
+    if not counts.group.before(len(counts.query))[1]:
         raise LogError("expected a log with impressions to fit beliefs to; got none. Check the log.")
-    features = features or Features()
+    if not isinstance(features, KnownFeatures):
+        features = (features or Features()).known(counts.Q, counts.D)
     evidence = Evidence.of(counts, features, production, model_fit.learners(model))
     chosen = chosen or _chosen(evidence, seed, watch)
     evidence = evidence.aged(chosen.half_life)
@@ -301,6 +303,8 @@ def fit(
     fitted = run(part, chosen.finished(), given, seed)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
+    s = fitted.space.s(counts.query, counts.item, fitted.x) + fitted.seen.other
+    variance = spread.query[counts.query] * spread.item[counts.item]
     return Beliefs(
         chosen=replace(chosen, never=never),
         counts=counts,
@@ -309,7 +313,7 @@ def fit(
         x=fitted.x,
         query_spread=spread.query,
         item_spread=spread.item,
-        L=part.L,
+        remembered=chosen.grades.remembered(counts, s, variance, part.L),
         notes=(*leaks(features, counts), *_unused(model, chosen)),
     )
 
@@ -324,17 +328,29 @@ def _unused(model: str | nn.Module | None, chosen: Chosen) -> tuple[str, ...]:
 
 def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) -> Chosen:
     """The constants, by the held-out pairs of some queries."""
-    counts, X, given = evidence.counts, evidence.X, evidence.given
-    of_rows = np.isin(counts.query, _some_queries(counts, SEARCH_PAIRS, seed))
-    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item))
-    some, held = counts.only(of_rows), (draw < _held_out(counts))[of_rows]
-    search = Search(some, X[of_rows], held, given, seed)
+    counts, given, group = evidence.counts, evidence.given, evidence.counts.group
+    rows, bit = _some_queries(counts, SEARCH_PAIRS, seed), fit_bit(counts)
+    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.keys))
+    of_rows, held = np.isin(counts.query, rows), draw < _held_out(counts)
+    some = counts.only(of_rows)
+    if group.total(len(rows)) < group.total(len(counts.rows)):
+        some, rows = some.packed()
+        given = given.of_queries(rows)
+    X, held = group.gather(evidence.X[of_rows]), group.gather(held[of_rows])
+    search = Search(some.together(), X, held, given.together(group), seed)
+    return group.first(lambda: _searched(search, bit, watch))
+
+
+def _searched(search: Search, bit: Grades, watch: Callable[[str], None] | None) -> Chosen:
+    """The constants, by what a search finds."""
+    counts, held = search.counts, search.held
     chosen = Chosen.log(search._grades(FIRST))
     if held.any() and not held.all():
-        chosen = search.best(fit_bit(counts))
+        chosen = search.best(bit)
         if counts.times > 1:
             model = search.models.get(chosen.f.words)
-            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed, model))
+            found = half_life_of(counts, search.X, chosen, search.given, search.seed, model)
+            chosen = replace(chosen, half_life=found)
     if watch is not None:
         for tried, value in search.tried:
             watch(f"{tried.words}: {value:.1f}")
@@ -372,19 +388,19 @@ def _suggested_items(given: Given, fitted: FittedBelief) -> Regression | None:
 
 def _given(
     counts: Counts,
-    features: Features,
+    features: KnownFeatures,
     choice: Choice,
     production: Vectors | None,
     learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
-    query, item = features.encoded(counts.Q, counts.D)
+    query, item = features.encoded
     design = np.column_stack([np.ones(counts.D), _shown(counts)])
     given = Given(
         query=query,
         item=item,
-        pairs=PairNumbers.of(features.pair, counts.D),
+        pairs=features.pairs,
         opinion=choice.opinion,
-        seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
+        seen=(choice.places > 0, counts.by_item(np.ones(len(counts.item))) > 0),
         learners=learners,
         design=design,
     )
@@ -395,7 +411,7 @@ def _given(
             f"expected vectors of {counts.Q} queries and {counts.D} items, as the log has; got {len(production.queries)} and "
             f"{len(production.items)}."
         )
-    found = from_production(production)
+    found = from_production(production, counts.group)
     if found is None:
         return given
     directions, score = found
@@ -409,7 +425,8 @@ def _held_out(counts: Counts) -> Floats:
     They alone say how much a click promises the next one, hence what grades there are.  Shapes: -> [pairs].
     """
     again = counts.n >= 2
-    share = np.clip(HELD_OUT_AGAIN / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
+    often, pairs = counts.group.total(again.sum(), len(again))
+    share = np.clip(HELD_OUT_AGAIN / max(often / pairs, 1e-9), HELD_OUT, 0.5)
     return np.where(again, share, HELD_OUT)
 
 
@@ -418,9 +435,10 @@ def _shown(counts: Counts) -> Floats:
 
     One that never was may be new as well: it counts as one of those that are shown least.  Shapes: -> [D].
     """
-    number = counts.sums(counts.item, counts.n, counts.D)
-    first = np.full(counts.D, counts.times)
-    np.minimum.at(first, counts.item[counts.pair], counts.time)
+    number = counts.by_item(counts.n)
+    first = np.full((1, counts.D), counts.times)
+    np.minimum.at(first[0], counts.item[counts.pair], counts.time)
+    first = counts.group.gather(first).min(0)
     there = number > 0
     found: Floats = np.log((number + 0.5) / np.maximum(counts.times - first, 1))
     found[~there] = np.quantile(found[there], SELDOM)
@@ -429,8 +447,10 @@ def _shown(counts: Counts) -> Floats:
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:
-    """Queries in random order, until they have pairs enough.  Shapes: -> [n]."""
-    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.rows))
-    order = counts.rows[np.argsort(draw, kind="stable")]
-    total = np.cumsum(np.diff(counts.first)[order])
-    return np.sort(order[: int(np.searchsorted(total, enough)) + 1])
+    """Queries in random order, until they have pairs enough, over the whole log: ours.  Shapes: -> [n]."""
+    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.rows + counts.before))
+    draws, pairs = (counts.group.gather(x) for x in (draw, np.diff(counts.first)[counts.rows]))
+    order = np.argsort(draws, kind="stable")
+    last = min(int(np.searchsorted(np.cumsum(pairs[order]), enough)), len(order) - 1)
+    found: Whole = counts.rows[draw <= draws[order[last]]]
+    return found

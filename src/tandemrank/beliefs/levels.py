@@ -58,9 +58,15 @@ def item_levels(
 
 
 def _likelihood(g: Floats, clicks: Floats, seen: Floats, grades: Grades) -> tuple[Floats, Floats, Floats]:
-    """Of each item: the log-likelihood of g up to a constant, its slope, and the expected information.  Shapes: [D] each."""
-    rate, change = grades.rate_and_slope(np.clip(g, -FARTHEST, FARTHEST))
-    return clicks * np.log(rate) - seen * rate, (clicks / rate - seen) * change, seen * change**2 / rate
+    """Of each item: the log-likelihood of g up to a constant, its slope, and the expected information.  Shapes: [D] each.
+
+    All 0 of an item that was never examined: of very many items most may be such.
+    """
+    shown = np.flatnonzero((seen > 0) | (clicks > 0))
+    c, n, found = clicks[shown], seen[shown], np.zeros((3, len(g)))
+    rate, change = grades.rate_and_slope(np.clip(g[shown], -FARTHEST, FARTHEST))
+    found[:, shown] = c * np.log(rate) - n * rate, (c / rate - n) * change, n * change**2 / rate
+    return found[0], found[1], found[2]
 
 
 def _regression(clicks: Floats, seen: Floats, design: Floats, grades: Grades) -> Floats:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tandemrank._base.group import Group
 from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Mean, Network, Own, Towers, Trees, one_thread
@@ -67,6 +68,20 @@ class Lesson:
         if len(self.q) <= n:
             return self
         return self.part(np.sort(np.random.default_rng(seed).permutation(len(self.q))[:n]))
+
+    def together(self, group: Group) -> "Lesson":
+        """Everybody's pairs, each with a row of its own for its query."""
+        if group.size == 1:
+            return self
+        names = ("d", "s", "L", "known_q", "known_d", "group")
+        columns: dict[str, Any] = {name: group.gather(getattr(self, name)) for name in names}
+        rows = group.gather(self.query.rows.numpy()[self.q])
+        n, own = len(rows), np.arange(len(self.q))
+        query = self.query.with_rows(torch.from_numpy(rows), torch.ones(n, dtype=torch.bool))
+        if pairs := self.pairs if self.pairs.width else None:
+            numbers = pairs.at(*(torch.from_numpy(np.asarray(x, np.int64)) for x in (self.q, self.d))).numpy()
+            pairs = pairs.of_rows(own * pairs.D + self.d, numbers).together(group, group.before(len(own))[0])
+        return replace(self, **columns, q=np.arange(n), query=query, pairs=pairs or self.pairs)
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -355,6 +355,10 @@ class FeatureModel(nn.Module):
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
         return FeatureModel(self.model, query, self.item, self.pairs.of_no_query(), self.of_new)
 
+    def of_sides(self, query: Side, pairs: PairNumbers) -> "FeatureModel":
+        """f of other queries of the log."""
+        return FeatureModel(self.model, query, self.item, pairs, self.of_new)
+
     def with_items(self, rows: Tensor) -> "FeatureModel":
         """f of more items.  Shapes: rows [n, J]."""
         seen = torch.cat([self.item.seen, torch.zeros(len(rows), dtype=torch.bool)])

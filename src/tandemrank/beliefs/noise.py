@@ -30,17 +30,17 @@ START = 0.9, 0.1
 
 def fit_bit(counts: Counts) -> Grades:
     """The bit of a log, by the likelihood above; the modes of the priors where the log has no click."""
-    if not counts.clicks.any():
+    clicks_d, seen_d = (counts.by_item(x) for x in (counts.C, counts.E))
+    if not clicks_d.any():
         return Grades.bit(*START)
-    clicks_d, seen_d = (np.bincount(counts.item, x, counts.D) for x in (counts.C, counts.E))
     order = np.argsort(seen_d, kind="stable")
     group = np.empty(counts.D, np.int64)
     share = np.cumsum(seen_d[order]) / max(float(seen_d.sum()), np.finfo(float).tiny)
     group[order] = np.minimum((share * GROUPS).astype(np.int64), GROUPS - 1)
-    again = np.flatnonzero(counts.n >= 2)
-    kept = np.zeros(len(counts.item), np.bool_)
-    kept[again[:: max(1, len(again) // PAIRS)]] = True
-    some = counts.only(kept)
+    again = counts.only(counts.n >= 2)
+    kept = np.zeros(len(again.item), np.bool_)
+    kept[again.some(PAIRS)] = True
+    some = again.only(kept).together()
     groups = np.stack([np.bincount(group, x, GROUPS) for x in (clicks_d, seen_d)]).astype(np.float64)
 
     def cost(x: Floats) -> float:

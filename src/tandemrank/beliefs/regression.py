@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.group import ALONE, Group
+
 Floats = NDArray[np.float64]
 
 STRENGTHS = 10.0 ** np.arange(-1, 7)  # that leaving one out chooses from
@@ -59,15 +61,17 @@ class Regression:
 class Suggestion:
     """What features suggest of vectors, learned from the rows that the log knows: who has average features has the vector 0."""
 
-    def __init__(self, numbers: NDArray[np.floating], rows: NDArray[np.integer] | NDArray[np.bool_]) -> None:
-        """Shapes: numbers [n, J]; rows: the places of those that are known."""
-        self.numbers, self.rows = np.asarray(numbers, np.float64), rows
-        known = self.numbers[rows]
+    def __init__(
+        self, numbers: NDArray[np.floating], rows: NDArray[np.integer] | NDArray[np.bool_], group: Group = ALONE
+    ) -> None:
+        """`group`: who has the other rows.  Shapes: numbers [n, J]; rows: the places of those that are known."""
+        self.numbers, self.rows, self.group = np.asarray(numbers, np.float64), rows, group
+        known = group.gather(self.numbers[rows])
         self.centre, spread = known.mean(0), known.std(0)
         self.scale = np.where(spread > 1e-6, spread, np.inf)  # what never varies says nothing
         self.ridge = Ridge.of((known - self.centre) / self.scale)
 
     def of(self, vectors: Floats) -> Regression:
         """The regression of these vectors.  Shapes: vectors [n, F]."""
-        W = self.ridge.weights(vectors[self.rows]) / self.scale[:, None]
+        W = self.ridge.weights(self.group.gather(vectors[self.rows])) / self.scale[:, None]
         return Regression(W, -self.centre @ W)

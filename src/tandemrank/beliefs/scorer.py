@@ -46,6 +46,8 @@ REMEMBERED = 20_000_000  # shown pairs that a stage remembers at most, those tha
 SOME = 500  # queries that tell which items matter
 SCORED, FOLDED = 1_000_000, 1000  # pairs that f is asked about for the directions of a generator, and queries at once
 AVERAGE, BLOCK = 256, 16  # queries that the average is taken over, and how many at once
+MANY, CELLS = 2**25, 2**22  # pairs of them in all, and at once, at most: where items are very many, queries are fewer
+SEVERAL = 10  # items that are looked at for each of those with the highest relevance that are wanted
 LEAST = 1e-9  # of a chance, whose log-odds are taken
 NEARLY = 1e-6  # the same in single precision
 
@@ -294,7 +296,7 @@ class Believed(Listing):
         memory = replace(self._joined_memory(other), doubt=torch.cat([self.doubt, other.doubt]).numpy())
         return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both(), self.contexts)
 
-    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> "Believed":
+    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift | None) -> "Believed":
         rows = torch.from_numpy(q)
         f = None if self.f is None else self.f.of_queries(rows)
         spread = BeliefSpread(
@@ -413,9 +415,11 @@ def sharpness_of(beliefs: Beliefs) -> float:
     queries, items, K, draws = DRAWN
     rng = np.random.default_rng(1)
     some = np.sort(rng.permutation(beliefs.counts.rows)[:queries])
-    R = np.vstack(
-        [-np.sort(-beliefs.matrix(part)[:, :-1], axis=1)[:, :items] for part in np.array_split(some, queries // BLOCK)]
-    )
+    rows = []
+    for first in range(0, len(some), BLOCK):
+        found = beliefs.top(some[first : first + BLOCK], SEVERAL * items)
+        rows += [-np.sort(-own)[:items] for own in np.split(found.data, found.indptr[1:-1])]
+    R = np.vstack(rows)
     theta = 1 / np.arange(1, min(K, R.shape[1]) + 1)
     best = float((R[:, : len(theta)] @ theta).sum())
     clocks = rng.gumbel(size=(draws, *R.shape))
@@ -434,10 +438,11 @@ def average_levels(beliefs: Beliefs) -> NDArray[np.float32]:
     Shapes: -> [D].
     """
     rows, grades = beliefs.counts.rows, beliefs.chosen.grades
-    some = np.sort(np.random.default_rng(0).permutation(rows)[:AVERAGE])
-    total = np.zeros(beliefs.counts.D)
-    for first in range(0, len(some), BLOCK):
-        total += beliefs.matrix(some[first : first + BLOCK])[:, :-1].sum(0)
+    D = beliefs.counts.D
+    some = np.sort(np.random.default_rng(0).permutation(rows)[: max(1, min(AVERAGE, MANY // D))])
+    total, block = np.zeros(D), max(1, min(BLOCK, CELLS // D))
+    for first in range(0, len(some), block):
+        total += beliefs.matrix(some[first : first + block])[:, :-1].sum(0)
     low, high = grades.range
     return log_odds((total / len(some) - low) / (high - low))
 
@@ -525,9 +530,11 @@ def _nearest_product(ranker: Believed, rank: int) -> tuple[Floats, Floats, Float
     v = ranker.item_spread.double().numpy()
     flat = 1 / np.sqrt(1 + FLAT * (ranker.around**2 + v))
     Y = ranker.items.double().numpy() * (ranker.sharpness * flat / flat.mean())[:, None]
-    scores = X[:: max(1, len(X) // SOME)] @ Y.T
-    top = np.exp(scores - scores.max(1, keepdims=True))
-    matters = (top / top.sum(1, keepdims=True)).mean(0) * len(Y) + 0.1
+    some, matters = X[:: max(1, len(X) // SOME)], np.full(len(Y), 0.1)
+    for part in np.array_split(some, min(len(some), -(-len(some) * len(Y) // CELLS))):
+        scores = part @ Y.T
+        top = np.exp(scores - scores.max(1, keepdims=True))
+        matters += (top / top.sum(1, keepdims=True)).sum(0) * len(Y) / len(some)
     middle = matters @ Y / matters.sum()
     root = np.sqrt(matters)[:, None]
     (Qx, Rx), (Qy, Ry) = np.linalg.qr(X), np.linalg.qr((Y - middle) * root)

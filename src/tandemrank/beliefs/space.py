@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.group import ALONE, Group
 from tandemrank.beliefs import _newton_kernel
 from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.grades import FLAT, Floats32, sigmoid
@@ -86,7 +87,7 @@ def products_at(
     x: NDArray[np.floating], y: NDArray[np.floating], q: NDArray[np.integer], d: NDArray[np.integer]
 ) -> Floats:
     """<x_q, y_d> of pairs.  Shapes: x [Q, F]; y [D, F]; q, d [n] -> [n]."""
-    found, X, W = np.empty(len(q), np.float32), x.astype(np.float32, "C"), y.astype(np.float32, "C")
+    found, (X, W) = np.empty(len(q), np.float32), (np.ascontiguousarray(side, np.float32) for side in (x, y))
     query, item = q.astype(np.int64, copy=False), d.astype(np.int32, copy=False)
 
     def work(own: slice) -> None:
@@ -96,12 +97,13 @@ def products_at(
     return found.astype(np.float64)
 
 
-def from_production(vectors: Vectors) -> tuple[Directions, Floats] | None:
+def from_production(vectors: Vectors, group: Group = ALONE) -> tuple[Directions, Floats] | None:
     """The directions in which production's queries differ, and its mean scores of items; None where they do not differ.
 
-    Shapes: -> directions, [D].
+    `group`: who has the other queries.  Shapes: -> directions, [D].
     """
-    known, V = np.unique(vectors.queries, axis=0).astype(np.float64), vectors.items.astype(np.float64)
+    known = np.unique(group.gather(vectors.queries), axis=0).astype(np.float64)
+    V = vectors.items.astype(np.float64)
     m = known.mean(0)
     spread = np.cov(known.T).reshape(len(m), len(m)) if len(known) > 2 else np.zeros((len(m), len(m)))
     e, axes = np.linalg.eigh(spread)

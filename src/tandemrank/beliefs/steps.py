@@ -6,7 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.group import ALONE, Group
+from tandemrank._base.sparse import sums_by
 from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.choice import right_singular
 from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import FLAT, Floats32, Grades
@@ -23,6 +26,7 @@ ITEM_STEPS = 2  # of an item at most: most of the gain
 class Seen:
     """Shown pairs for the steps: where each query begins, items, the evidence of each pair as its kind, what does not move.
 
+    `group`: who has the pairs of other queries.
     Shapes: first [Q + 1]; item, kind, other [pairs]; table [J, kinds], likelihoods of the levels.
     """
 
@@ -32,6 +36,7 @@ class Seen:
     table: Floats32
     other: Floats32
     grades: Grades
+    group: Group = ALONE
 
     @property
     def Q(self) -> int:
@@ -61,24 +66,27 @@ def from_log(seen: Seen, g: Floats, rows: Whole, level: float, *, most: int, see
     flat = Space(np.ones((D, 1), np.float32), offset, np.zeros((Q, 1)), np.array([1 / level]))
     x = query_step(flat, seen, rows)
     _, slope, h = seen.terms(flat, x)
-    weights = []
-    for index, n, of in ((query, Q, rows), (seen.item, D, np.unique(seen.item))):
-        information = np.bincount(index, h, n)
-        weights.append(1 / np.sqrt(information + max(float(np.median(information[of])), 1e-9)))
-    F = max(1, min(most, Q // 2, D // 2))
+    group, there = seen.group, seen.group.sum(sums_by(seen.item, np.ones(len(h)), D)) > 0
+    of_queries, of_items = sums_by(query, h, Q), group.sum(sums_by(seen.item, h, D))
+    weights = [
+        1 / np.sqrt(information + max(float(np.median(known)), 1e-9))
+        for information, known in ((of_queries, group.gather(of_queries[rows])), (of_items, of_items[there]))
+    ]
+    F = max(1, min(most, group.before(Q)[1] // 2, D // 2))
     values = slope * weights[0][query] * weights[1][seen.item]
-    V, S = _singular(csr_matrix((values, seen.item, seen.first), shape=(Q, D)), F, seed)
+    V, S = _singular(csr_matrix((values, seen.item, seen.first), shape=(Q, D)), F, seed, group)
     kept = np.sqrt(np.maximum(S**2 - (0.98 * S[-1]) ** 2, 0)) if len(S) > 1 else S
     return Directions(V * weights[1][:, None] * kept)
 
 
-def _singular(B: csr_matrix, F: int, seed: int) -> tuple[Floats, Floats]:
-    """Right singular vectors and singular values of a sparse matrix, by four steps of the power method.  -> [D, F], [F]."""
+def _singular(B: csr_matrix, F: int, seed: int, group: Group) -> tuple[Floats, Floats]:
+    """Right singular vectors and singular values of a sparse matrix, everybody has some rows of it: four steps of the power
+    method.  -> [D, F], [F]."""
     V = np.random.default_rng(seed).standard_normal((B.shape[1], min(F + 10, B.shape[1])))
     for _ in range(4):
-        V, _ = np.linalg.qr(B.T @ (B @ V))
-    _, S, R = np.linalg.svd(B @ V, full_matrices=False)
-    return (V @ R.T)[:, :F], S[:F]
+        V, _ = np.linalg.qr(group.sum(B.T @ (B @ V)))
+    R, S = right_singular(B @ V, group)
+    return (V @ R)[:, :F], S[:F]
 
 
 def query_step(space: Space, seen: Seen, rows: Whole, x: Floats | None = None) -> Floats:
@@ -140,9 +148,49 @@ def spread_of(space: Space, seen: Seen, rows: Whole, x: Floats, asked: Counts | 
 
     in_chunks(work, len(rows))
     # In order: the same bits with any number of threads.
-    mean = np.sum([sums[k] for k in sorted(sums)], axis=0) / len(rows) if len(rows) else np.diag(1 / space.precision)
+    total = seen.group.sum(np.sum([sums[k] for k in sorted(sums)], axis=0) if sums else np.zeros_like(G))
+    n = seen.group.total(len(rows))[0]
+    mean = total / n if n else np.diag(1 / space.precision)
     size = max(float((mean * G).sum()), np.finfo(float).tiny)
     return Spread(trace / size, np.einsum("df,fg,dg->d", W, mean, W, optimize=True), mean, variance.astype(np.float64))
+
+
+def items_of(pairs: Floats, group: Group) -> Whole:
+    """Where the items of each of a group begin, by their numbers of pairs.  Shapes: pairs [D] -> [size + 1]."""
+    share = np.arange(group.size + 1) / group.size
+    found: Whole = np.searchsorted(np.cumsum(pairs), share * pairs.sum()).astype(np.int64)
+    found[0], found[-1] = 0, len(pairs)
+    return found
+
+
+def _by_item(seen: Seen, levels: Floats32, D: int, own: Whole) -> Seen:
+    """The pairs of the whole log by item, of our items alone, with queries in their place; `levels` of their queries are added
+    to what does not move.  Shapes: levels [pairs]; own [size + 1] -> first [D + 1]."""
+    group = seen.group
+    order = csr_matrix((np.arange(len(seen.item)), seen.item, seen.first), shape=(seen.Q, D)).tocsc()
+    at, first = order.data, order.indptr.astype(np.int64)
+    query, other = order.indices.astype(np.int32), (seen.other + levels)[at]
+    if group.size == 1:
+        return replace(seen, first=first, item=query, kind=seen.kind[at], other=other)
+    query += np.int32(group.before(seen.Q)[0])
+    bounds = [slice(*first[own[[k, k + 1]]]) for k in range(group.size)]
+    item = np.repeat(np.arange(D, dtype=np.int32), np.diff(first))
+    parts = group.exchange([(item[b], query[b], seen.kind[at[b]], other[b]) for b in bounds])
+    # Everybody's kinds of evidence one after the other.
+    tables = group.gather(np.ascontiguousarray(seen.table.T))
+    kinds = np.append(0, np.cumsum(group.gather(np.array([seen.table.shape[1]]))))
+    item, query, kind, other = (
+        np.concatenate([part[j] + (kinds[rank] if j == 2 else 0) for rank, part in enumerate(parts)]) for j in range(4)
+    )
+    order = np.argsort(item, kind="stable")  # by item, then by query: everybody's queries come after those before
+    return replace(
+        seen,
+        first=np.searchsorted(item[order], np.arange(D + 1)).astype(np.int64),
+        item=query[order],
+        kind=kind[order].astype(np.int32),
+        table=np.ascontiguousarray(tables.T),
+        other=other[order],
+    )
 
 
 @dataclass(frozen=True)
@@ -160,27 +208,28 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     of sigmoid(s), sigmoid(kappa s), nearer to 1/2.
     Shapes: x [Q, F + 1]; mean [F + 1, F + 1], the covariance of a query's vector.
     """
-    F, D, query = space.items.shape[1] - 1, len(space.items), seen.query
+    F, D, group = space.items.shape[1] - 1, len(space.items), seen.group
     _, _, h = seen.terms(space, x)
+    of_items, pairs = (group.sum(sums_by(seen.item, values, D)) for values in (h, np.ones(len(h))))
     ridge = np.zeros((D, F + 1))
-    ridge[:, :F] = np.bincount(seen.item, h, D)[:, None] * np.diag(mean)[None, :F]
+    ridge[:, :F] = of_items[:, None] * np.diag(mean)[None, :F]
     precision = prior.precision + ridge
     m = prior.centre * prior.precision / precision
     y = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
-    order = csr_matrix((np.arange(len(seen.item)), seen.item, seen.first), shape=(seen.Q, D)).tocsc()
-    at = order.data
-    by_item = replace(
-        seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at]
-    )
-    offset = (seen.other + x[query, F].astype(np.float32))[at]
-    vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32, "C")
     kappa = 1.0
     if seen.grades.is_bit:  # all is scaled by kappa, and so is the sum of log-likelihood and prior
         variance = np.einsum("df,fg,dg->d", space.items, mean, space.items, optimize=True)
-        kappa = 1 / np.sqrt(1 + FLAT * float(variance[seen.item].mean()))
-        by_item = replace(by_item, table=seen.table ** np.float32(kappa))
+        kappa = 1 / np.sqrt(1 + FLAT * float(pairs @ variance) / max(float(pairs.sum()), 1.0))
+    own = items_of(pairs, group)
+    by_item = _by_item(seen, x[seen.query, F].astype(np.float32), D, own)
+    table, offset = (
+        by_item.table ** np.float32(kappa) if kappa < 1 else by_item.table,
+        np.float32(kappa) * by_item.other,
+    )
+    vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32, "C")
+    ours, mine = np.arange(own[group.rank], own[group.rank + 1]), replace(by_item, table=table)
     y *= kappa
-    _ascend(by_item, np.arange(D), np.float32(kappa) * offset, vectors, precision / kappa, kappa * m, y, ITEM_STEPS)
-    y /= kappa
+    _ascend(mine, ours, offset, group.gather(vectors), precision / kappa, kappa * m, y, ITEM_STEPS)
+    y = group.gather(y[ours]) / kappa
     items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32, "C")
     return replace(space, items=items, offset=y[:, F].astype(np.float32))

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tandemrank._base import random
+from tandemrank._base.group import ALONE, Group
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Chosen
 from tandemrank.beliefs.counts import Counts
@@ -47,6 +49,38 @@ class Given:
     design: Floats
     directions: Directions | None = None
 
+    @property
+    def encoded(self) -> dict[str, Encoded]:
+        """Features of both sides by name."""
+        return {"query": self.query, "item": self.item}
+
+    def of_queries(self, q: NDArray[np.int64]) -> "Given":
+        """For some of the queries, in order, which become the first ones."""
+        known = self.directions
+        own = None if known is None or known.queries is None else known.queries[q]
+        return replace(
+            self,
+            query=replace(self.query, numbers=self.query.numbers[q], codes=self.query.codes[q]),
+            pairs=self.pairs.of_queries(torch.from_numpy(q)),
+            opinion=(self.opinion[0][q], self.opinion[1]),
+            seen=(self.seen[0][q], self.seen[1]),
+            directions=None if known is None else replace(known, queries=own),
+        )
+
+    def together(self, group: Group) -> "Given":
+        """For the queries of all."""
+        known, before = self.directions, group.before(len(self.seen[0]))[0]
+        own = None if known is None or known.queries is None else group.gather(known.queries)
+        numbers, codes = group.gather(self.query.numbers), group.gather(self.query.codes)
+        return replace(
+            self,
+            query=replace(self.query, numbers=numbers, codes=codes),
+            pairs=self.pairs.together(group, before),
+            opinion=(group.gather(self.opinion[0]), self.opinion[1]),
+            seen=(group.gather(self.seen[0]), self.seen[1]),
+            directions=None if known is None else replace(known, queries=own),
+        )
+
 
 @dataclass(frozen=True)
 class Part:
@@ -83,7 +117,9 @@ class Part:
         """For the steps of vectors."""
         c = self.counts
         still = np.zeros(len(c.item), np.float32) if other is None else other.astype(np.float32)
-        return Seen(first=c.first, item=c.item, kind=self.kind, table=self.table, other=still, grades=self.grades)
+        return Seen(
+            first=c.first, item=c.item, kind=self.kind, table=self.table, other=still, grades=self.grades, group=c.group
+        )
 
 
 @dataclass(frozen=True)
@@ -118,10 +154,10 @@ class FirstStep:
 
 def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
     """Levels of items and queries, and the weights of production's choice."""
-    c, D = part.counts, part.counts.D
+    c = part.counts
     # An item's level is that of its examinations, so production's choice counts from their mean.
-    sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
-    centre = (sums + c.E @ part.X / c.E.sum()) / (c.sums(c.item, c.E, D)[:, None] + 1)
+    sums, seen = np.column_stack([c.by_item(c.E * column) for column in part.X.T]), c.by_item(c.E)
+    centre = (sums + c.group.sum(c.E @ part.X) / seen.sum()) / (seen[:, None] + 1)
     levels, flat, beta = levelled(part, chosen, given)
     return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
 
@@ -131,14 +167,16 @@ def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
     start = started(part, chosen, given)
     if not chosen.f.names:
         return start
-    lesson = lesson_of(part, start, chosen, given, seed)
-    return start.with_model(part, model_fit.train(chosen.f, lesson, given.learners, seed))
+    lesson, group = lesson_of(part, start, chosen, given, seed, enough=model_fit.ENOUGH), part.counts.group
+    everybodys = lesson.together(group)
+    model = group.first(lambda: model_fit.train(chosen.f, everybodys, given.learners, seed))
+    return start.with_model(part, model.of_sides(lesson.query, lesson.pairs))
 
 
 def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, Floats]:
     """The levels of items, as a space without directions, and those of queries.  Shapes: -> levels, space, [Q, 1]."""
     c, D = part.counts, part.counts.D
-    clicks, seen = c.sums(c.item, c.C, D), c.sums(c.item, c.E, D)
+    clicks, seen = c.by_item(c.C), c.by_item(c.E)
     levels = item_levels(clicks, seen, given.design, part.grades, given.item.numbers if chosen.item_features else None)
     flat = Space(
         np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / chosen.level])
@@ -153,14 +191,16 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | N
     """
     mean, precision = WEIGHTS
     w, c = mean.copy(), part.counts
-    some = slice(None, None, max(1, len(c.item) // WEIGHT_PAIRS))
+    some = c.some(WEIGHT_PAIRS)
     q, d, kind = c.query[some], c.item[some], np.ascontiguousarray(part.kind[some])
     s, X = flat.s(q, d, beta), part.X[some] - centre[d]
     s = s if f is None else s + f[some]
     for _ in range(STEPS):
         _, slope, h = part.grades.terms_of_kinds(s + X @ w, part.table, kind)
-        h = np.maximum(h, 1e-3 * h.mean())
-        step = np.linalg.solve((X * h[:, None]).T @ X + np.diag(precision), X.T @ slope - precision * (w - mean))
+        all_h, n = c.group.total(h.sum(), len(h))
+        h = np.maximum(h, 1e-3 * all_h / n)
+        H, g = (c.group.sum(x) for x in ((X * h[:, None]).T @ X, X.T @ slope))
+        step = np.linalg.solve(H + np.diag(precision), g - precision * (w - mean))
         w = w + np.clip(step, -0.5, 0.5)
         if np.abs(step).max() < 1e-3:
             break
@@ -171,42 +211,54 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | N
 def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) -> tuple[Side, Side]:
     """The rows of queries and items; those that are `apart` count as not seen.  Shapes: apart [Q], [D]."""
     found = []
-    rows: tuple[tuple[Encoded, NDArray[np.integer]], ...] = (given.query, c.query), (given.item, c.item)
-    for place, (encoded, index) in enumerate(rows):
+    for place, (name, encoded) in enumerate(given.encoded.items()):
         seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
-        found.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
+        group = c.group if name == "query" else ALONE  # of items everybody has all
+        found.append(side_of(encoded, Clicks.of(encoded, name, c), given.opinion[place], seen, group))
     return found[0], found[1]
 
 
 def lesson_of(
-    part: Part, start: FirstStep, chosen: Chosen, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
+    part: Part,
+    start: FirstStep,
+    chosen: Chosen,
+    given: Given,
+    seed: int,
+    apart: tuple[Mask, Mask] | None = None,
+    *,
+    enough: int | None = None,
 ) -> Lesson:
-    """The pairs as a model of features sees them; queries and items that are `apart` count as not seen.
+    """The pairs as a model of features sees them, about so many if that is `enough`; queries and items that are `apart` count
+    as not seen.
 
     Levels and known columns of a pair are those of the other folds: what its own clicks did to them is not for f to learn.
     Shapes: apart [Q], [D].
     """
     c, sides = part.counts, sides_of(part.counts, given, apart)
-    s = start.choice(part)
+    draws = random.uniforms(random.random_keys(random.derive(seed, "folds"), random.Stream.FOLDS, c.keys))
+    fold = (draws * FOLDS).astype(np.int64)
+    share = 1.0 if enough is None else enough / max(c.group.before(len(c.query))[1], 1)
+    kept = draws * FOLDS - fold < share
+    few = part.only(kept)
+    q, d, s = few.counts.query, few.counts.item, start.choice(few)
     known = [np.zeros((len(s), side.known), np.float32) for side in sides]
-    fold = np.random.default_rng(seed).integers(FOLDS, size=len(s))
     for k in range(FOLDS):
-        mine, rest = fold == k, part.only(fold != k)
+        mine, rest = fold[kept] == k, part.only(fold != k)
         _, flat, beta = levelled(rest, chosen, given)
-        s[mine] += flat.s(c.query[mine], c.item[mine], beta)
-        for place, (encoded, index) in enumerate(((given.query, "query"), (given.item, "item"))):
-            clicks = Clicks.of(encoded, getattr(rest.counts, index), rest.counts, 1 - 1 / FOLDS)
-            rows = torch.from_numpy(clicks.rows[getattr(c, index)[mine]])
+        s[mine] += flat.s(q[mine], d[mine], beta)
+        for place, (name, encoded) in enumerate(given.encoded.items()):
+            clicks = Clicks.of(encoded, name, rest.counts, 1 - 1 / FOLDS)
+            rows = torch.from_numpy(clicks.rows[(q, d)[place][mine]])
             known[place][mine] = sides[place].standardised(rows).numpy()
     return Lesson(
         grades=part.grades,
         query=sides[0],
         item=sides[1],
         pairs=given.pairs,
-        q=c.query,
-        d=c.item,
+        q=q,
+        d=d,
         s=s,
-        L=part.L,
+        L=few.L,
         known_q=known[0],
         known_d=known[1],
         group=np.zeros(len(s), np.int8),
@@ -257,9 +309,8 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep
     start = start or begun(part, chosen, given, seed)
     c, seen = part.counts, part.seen(start.other(part))
     space, prior = directions_of(seen, c, start, chosen, given, seed)
-    queries, items = (
-        suggestion_of(one.numbers, rows) for one, rows in ((given.query, c.rows), (given.item, given.seen[1]))
-    )
+    queries = suggestion_of(given.query.numbers, c.rows, c.group)
+    items = suggestion_of(given.item.numbers, given.seen[1])
     space, x, suggested = _queries(space, seen, c.rows, None, queries, rounds=ROUNDS)
     for _ in range(chosen.steps):
         if items is not None and chosen.source == "log":
@@ -270,9 +321,9 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep
     return FittedBelief(start, space, x, seen, suggested)
 
 
-def suggestion_of(numbers: Floats32, rows: NDArray[np.integer] | Mask) -> Suggestion | None:
+def suggestion_of(numbers: Floats32, rows: NDArray[np.integer] | Mask, group: Group = ALONE) -> Suggestion | None:
     """None where there are no features.  Shapes: numbers [n, J]."""
-    return Suggestion(numbers, rows) if numbers.shape[1] else None
+    return Suggestion(numbers, rows, group) if numbers.shape[1] else None
 
 
 def _queries(

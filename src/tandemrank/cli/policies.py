@@ -298,11 +298,11 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
 
 def _answering(policy: "TwoStagePolicy", ids: "pl.Series") -> "tuple[TwoStagePolicy, pl.Series]":
     """The policy with an answer for ids that it does not know, as the average query, and the ids; where it has no such answer,
-    those that it knows. Standard error hears of it. If it knows none, they are refused later."""
+    those that it knows. Standard error hears of it."""
     from tandemrank._base.ids import plain_ids, positions_of
 
     known = positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark", owner="the policy") >= 0
-    if known.all() or not known.any():
+    if known.all():
         return policy, ids
     unknown = plain_ids(ids.filter(~known)).unique(maintain_order=True)
     said = f"{(~known).sum()} of {len(ids)} query ids are not known to the policy"

@@ -170,7 +170,8 @@ def _figures(
 ) -> dict[Figure, Floats]:
     """Every figure of a batch of queries. Without clicked items the next ones move up in both stages.
 
-    A re-ranker that scores candidates only shows nothing alone.  Shapes: q [B]; theta [K] -> each [B].
+    A re-ranker shows nothing alone if it scores candidates only, or if items are very many and its scores are no products.
+    Shapes: q [B]; theta [K] -> each [B].
     """
     R, unknown = relevance[q], np.full(len(q), np.nan)
     rows = np.repeat(np.arange(len(q)), samples)
@@ -179,7 +180,9 @@ def _figures(
     value = policy.batch_utility(q, R[:, :D].astype(np.float32), theta, samples, generator)
     everything = candidates.is_one_stage(policy) and R.shape[1] == D
     recall = np.ones(len(q)) if everything else _recall(candidates.top(policy, q), R)
-    is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
+    is_known = np.diff(R.indptr) > 0
+    is_light = not policy.is_large or policy.ranker.factors(torch.from_numpy(q[:1])) is not None
+    is_whole = policy.ranker.scores_everything and is_light
     new = None if clicked is None else policy.most_likely(q, exclude=clicked[:, :D])
     return {
         "ndcg": ndcg(policy.most_likely(q), q, relevance),

@@ -80,8 +80,8 @@ def horizons(source: Source, K: int, races: int, samples: int, size: int, *, is_
     b, margin, log_tau, log_reach = (np.empty(source.B, np.float32) for _ in range(4))
     log_T = np.empty((source.B, races + samples), np.float32)
     over_rows(
-        kernel.set_horizons, source.B, source.X, source.Y, source.given, source.some(), K, size, races, is_drawn,
-        b, margin, log_T, log_tau, log_reach,
+        kernel.set_horizons, source.B, source.arrays, source.some(), K, size, races, is_drawn, b, margin,
+        log_T, log_tau, log_reach,
     )  # fmt: skip
     return Horizons(b=b, margin=margin, log_T=log_T, log_tau=log_tau, log_reach=log_reach, is_drawn=is_drawn)
 
@@ -160,8 +160,8 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], n: int) -> 
                 longer(times, capacity, used),
             )
         over_rows(
-            kernel.scan, len(part), part, tile, start, source.X, source.Y, at.b, at.margin, at.log_T, keys,
-            at.is_drawn, n, docs, scores, times, filled, bad,
+            kernel.scan, len(part), part, tile, start, source.arrays, at.b, at.margin, at.log_T, keys, at.is_drawn,
+            n, docs, scores, times, filled, bad,
         )  # fmt: skip
     refuse(bad)
     return docs, scores, times, filled
@@ -180,7 +180,6 @@ def _first(source: Source, at: Horizons, keys: NDArray[np.uint64], entries: Entr
     shape = (source.B, samples, K + 1)
     first, s, log_t = np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32)
     over_rows(
-        kernel.finish, source.B, source.X, source.Y, source.given, at.log_T, keys, at.is_drawn, K, *entries,
-        first, s, log_t,
+        kernel.finish, source.B, source.arrays, at.log_T, keys, at.is_drawn, K, *entries, first, s, log_t,
     )  # fmt: skip
     return first, s, log_t

@@ -1,13 +1,14 @@
 """Scores as products of factors, for very many documents: in blocks, and those of some documents.
 
-    s[q, d] = <queries[q], items[d]>
+    s[q, d] = <queries[q], items[d]>,          but of pairs that are listed as it is listed: what is remembered of single pairs
 
 `at` scores some documents of each query, with gradients. `Source` feeds the lazy race. An object [B, D] never exists, but
 for scores that come as such.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,11 +25,27 @@ _TILE, _SAMPLE = 64, 4096
 
 
 @dataclass(frozen=True)
+class Listed:
+    """Scores of single pairs, those of query b at first[b] .. first[b + 1], their documents in order.
+
+    Shapes: first [B + 1]; item, value [n].
+    """
+
+    first: NDArray[np.int64]
+    item: NDArray[np.int32]
+    value: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Products:
-    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F]."""
+    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]> unless they are listed.
+
+    Shapes: queries [B, F], items [D, F].
+    """
 
     queries: Tensor
     items: Tensor
+    listed: Listed | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         x, y = self.queries, self.items
@@ -38,13 +55,30 @@ class Products:
                 f"got {tuple(x.shape)} and {tuple(y.shape)}."
             )
 
+    def whole(self) -> Tensor:
+        """The scores of all documents.  Shapes: -> [B, D]."""
+        found = self.queries @ self.items.T
+        if self.listed is not None:
+            rows = np.repeat(np.arange(len(found)), np.diff(self.listed.first))
+            places = torch.from_numpy(rows), torch.from_numpy(self.listed.item).long()
+            found = found.index_put(places, torch.from_numpy(self.listed.value))
+        return found
+
 
 GeneratorScores: TypeAlias = Products | Tensor
+Arrays: TypeAlias = tuple[
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.int64],
+    NDArray[np.int32],
+    NDArray[np.float32],
+]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Scores as the kernels see them: factors, or given numbers (then F = 0).
+    """Scores as the kernels see them: factors, and what is listed instead; or given numbers (then F = 0).
 
     Shapes: X [B, F]; Y [D, F]; given [B, D], or [B, 0] where there are factors.
     """
@@ -52,16 +86,24 @@ class Source:
     X: NDArray[np.float32]
     Y: NDArray[np.float32]
     given: NDArray[np.float32]
+    listed: Listed | None = None
 
     @staticmethod
     def of(scores: GeneratorScores) -> "Source":
         if isinstance(scores, Products):
             X, Y = row_major(scores.queries), row_major(scores.items)
-            return Source(X, Y, np.empty((len(X), 0), np.float32))
+            return Source(X, Y, np.empty((len(X), 0), np.float32), scores.listed)
         if scores.ndim != 2 or scores.shape[1] == 0:
             raise PolicyError(f"scores must be [queries, documents], at least one document; got {tuple(scores.shape)}.")
         given = row_major(scores)
         return Source(np.empty((len(given), 0), np.float32), np.empty((given.shape[1], 0), np.float32), given)
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """X, Y, given, and where the listed pairs of each query begin, their documents and scores."""
+        none = Listed(np.zeros(self.B + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+        own = self.listed or none
+        return self.X, self.Y, self.given, own.first, own.item, own.value
 
     @property
     def D(self) -> int:
@@ -76,10 +118,20 @@ class Source:
         n = min(self.D, _SAMPLE)
         return np.arange(n, dtype=np.int64) * self.D // n
 
+    def at(self, q: NDArray[np.int64], d: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The scores of pairs.  Shapes: q, d [n] -> [n]."""
+        from tandemrank.gradients._kernels import products as kernel
+
+        found = np.empty(len(q), np.float32)
+        with compiling():
+            kernel.own_scores(self.arrays, q, d.astype(np.int32, copy=False), found)
+        return found
+
     def blocks(self) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
         """(first query, first document, scores [queries, documents]) of one part of the matrix after another."""
         from tandemrank.gradients._kernels.products import BLOCK
 
+        write = self._listed_in(BLOCK)
         X, Y = torch.from_numpy(self.X), torch.from_numpy(self.Y)
         room = torch.empty(min(_TILE, self.B) * min(BLOCK, self.D))
         for first in range(0, self.D, BLOCK):
@@ -91,7 +143,26 @@ class Source:
                 else:
                     rows = X[tile : tile + _TILE]
                     out = room[: len(rows) * documents.shape[1]].view(len(rows), -1)
-                    yield tile, first, torch.mm(rows, documents, out=out).numpy()
+                    scores = torch.mm(rows, documents, out=out).numpy()
+                    write(tile, first, scores)
+                    yield tile, first, scores
+
+    def _listed_in(self, block: int) -> Callable[[int, int, NDArray[np.float32]], None]:
+        """Who writes the listed scores over the products of a part of `blocks`."""
+        if self.listed is None:
+            return lambda tile, first, scores: None
+        item, value, tiles = self.listed.item, self.listed.value, -(-self.B // _TILE)
+        row = np.repeat(np.arange(self.B), np.diff(self.listed.first))
+        part = (item // block) * tiles + row // _TILE
+        order = np.argsort(part, kind="stable")
+        bounds = np.searchsorted(part[order], np.arange(-(-self.D // block) * tiles + 1))
+
+        def write(tile: int, first: int, scores: NDArray[np.float32]) -> None:
+            number = first // block * tiles + tile // _TILE
+            own = order[bounds[number] : bounds[number + 1]]
+            scores[row[own] - tile, item[own] - first] = value[own]
+
+        return write
 
 
 Numbers = TypeVar("Numbers", bound=np.generic)

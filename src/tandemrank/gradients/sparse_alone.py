@@ -98,7 +98,7 @@ def _exposures(
 ) -> Iterator[NDArray[np.float64]]:
     """What each race says of the exposure of some documents.  Shapes: documents CSR [B, D]; theta [K] -> [nnz] each."""
     rows, docs = np.repeat(np.arange(source.B), np.diff(documents.indptr)), documents.indices
-    s = source.given[rows, docs] if source.given.size else np.einsum("nf,nf->n", source.X[rows], source.Y[docs])
+    s = source.at(rows, docs)
     available, rate = s > -np.inf, np.where(s > -np.inf, s, 0.0).astype(np.float64)[:, None]
     curve = theta.detach().double().numpy()
     steps = curve - np.append(curve[1:], 0.0)
@@ -146,8 +146,8 @@ def plan(
     listed = np.zeros(source.B, np.int64)
     with compiling():
         over_rows(
-            kernel.alone, source.B, source.X, source.Y, source.given, *entries(w), drawn.first, drawn.log_t,
-            row_major(alpha), drawn.log_reach, drawn.sampled, drawn.sampled_s, drawn.count, documents, gradient, listed,
+            kernel.alone, source.B, source.arrays, *entries(w), drawn.first, drawn.log_t, row_major(alpha),
+            drawn.log_reach, drawn.sampled, drawn.sampled_s, drawn.count, documents, gradient, listed,
         )  # fmt: skip
     columns = max(1, int(listed.max(initial=0)))
     real, by = (

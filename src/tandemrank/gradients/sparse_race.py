@@ -122,8 +122,8 @@ def _collected(source: Source, w: csr_matrix, keys: NDArray[np.uint64], drawn: L
     scores, places = np.full((B, room), -np.inf, np.float32), np.full(drawn.first.shape, -1, np.int32)
     with compiling():
         over_rows(
-            kernel.collect, B, source.X, source.Y, source.given, indptr, indices, drawn.first, drawn.s, count, log_edge,
-            drawn.sampled, drawn.sampled_s, drawn.count, drawn.log_tau, drawn.log_reach, for_both,
+            kernel.collect, B, source.arrays, indptr, indices, drawn.first, drawn.s, count, log_edge, drawn.sampled,
+            drawn.sampled_s, drawn.count, drawn.log_tau, drawn.log_reach, for_both,
             documents, scores, places, listed, inverse, pattern,
         )  # fmt: skip
     columns, extra = np.maximum(listed.max(0, initial=0), [1, 0])

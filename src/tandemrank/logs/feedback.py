@@ -18,7 +18,7 @@ Nothing here has the size queries x items.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,21 @@ class Feedback:
     def propensity(self) -> NDArray[np.float64] | None:
         """The harmonic mean of the logged propensities of each row (see above). Shapes: -> [P]."""
         return None if self.logged is None else self.shown / self.logged
+
+    def of_queries(self, first: int, stop: int) -> "Feedback":
+        """The sums of some queries, which become the first ones; not to be merged again."""
+        rows = slice(*np.searchsorted(self.query, [first, stop]))
+        columns = {name: getattr(self, name)[rows] for name in ("item", "rank", "shown", "clicks")}
+        logged, others = (None if x is None else x[rows] for x in (self.logged, self.others))
+        return replace(
+            self,
+            vocabulary=Vocabulary(self.vocabulary.query_ids[first:stop], self.vocabulary.item_ids),
+            query=self.query[rows] - np.int32(first),
+            **columns,
+            logged=logged,
+            others=others,
+            impressions=self.impressions[first:stop],
+        )
 
     def sums(self, name: str) -> CountsOrLimbs:
         """A column to add without rounding: the limbs kept, where they are the column's; else whole numbers, or limbs of it."""

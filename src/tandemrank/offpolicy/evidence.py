@@ -157,6 +157,7 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
         samples=asked.samples if asked.samples > SAMPLES else None,
         seed=derive(asked.seed, "propensities"),
         beside=asked.other_log,
+        engine=asked.engine,
     )
     estimator = estimator_for(asked, found)
     return LogEvidence(
@@ -193,6 +194,6 @@ def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) ->
     races = asked.samples if asked.samples > SAMPLES else propensities.races_for(int((log.impressions > 0).sum()))
 
     def fitted(pairs: Feedback) -> Floats:
-        return row_propensities(pairs, theta, "fitted", logger, samples=races, seed=seed)
+        return row_propensities(pairs, theta, "fitted", logger, samples=races, seed=seed, engine=asked.engine)
 
     return expected_of(log, logger, theta, fitted, seed=seed)

@@ -3,7 +3,7 @@
 rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from tandemrank._base import cluster
+from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import positions_of
+from tandemrank._base.random import derive
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.gradients import race
 from tandemrank.logs.feedback import Feedback
@@ -48,17 +51,52 @@ def exposure_on(
     seed: int,
     drawn: Exposure | None = None,
     progress: Tell | None = None,
+    engine: Engine = "local",
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
     Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the policy that draws its lists, has the same
     candidates in random order, and spares their race where items are many. Few queries get more samples, since their noise does
     not average out. Items that only the log knows have no exposure; items that only the policy knows have no support.
-    `progress` hears how many of how many queries are done.  Shapes: theta [K].
+    `progress` hears how many of how many queries are done, where that is here: the engine ray shares them out over a cluster.
+    Shapes: theta [K].
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
-    samples = races_for(pair, samples, len(logged))
+    samples, step = races_for(pair, samples, len(logged)), _step(policy)
+    shares, parts = drawn is not None and policy.exposes_sparsely, []
+    cuts = policy.cuts(-(-len(logged) // step), engine)
+    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the policy to value")
+    for start, stop in cuts if len(cuts) > 1 else ():
+        own = slice(start * step, stop * step)
+        first, last = logged[own.start], logged[own][-1] + 1
+        some = policy.of_queries(positions[own])
+        worth = None if reward is None else reward.part(int(first), int(last))
+        part = MostLikely(some) if isinstance(pair, MostLikely) else some
+        parts.append((part, log.of_queries(int(first), int(last)), worth, start))
+    if not parts:
+        found = _exposure_on(pair, log, reward, 0, theta, samples, seed, step, shares, progress)
+    else:
+        all_parts = cluster.mapped(_exposure_on, parts, theta, samples, seed, step, shares)
+        found = _joined(log, logged[[start * step for start, _ in cuts]], all_parts)
+    return replace(found, random=drawn.random) if shares and drawn is not None else found
+
+
+def _exposure_on(
+    pair: TwoStagePolicy | MostLikely,
+    log: Feedback,
+    reward: RewardModel | None,
+    number: int,
+    theta: Floats,
+    samples: int,
+    seed: int,
+    step: int,
+    shares: bool,
+    progress: Tell | None = None,
+) -> Exposure:
+    """The same of a part of a log, in batches of `step` queries from this number on, each with random numbers of its own."""
+    policy = pair.policy if isinstance(pair, MostLikely) else pair
+    logged = np.flatnonzero(log.impressions)
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the policy to value")
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
@@ -69,11 +107,9 @@ def exposure_on(
     supported = np.zeros(log.Q)
     random = np.zeros(log.Q)
     direct = np.zeros(log.Q)
-    generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
-    step = LARGE_BATCH if policy.exposes_sparsely else max(1, CELLS // len(there))
-    shares = drawn is not None and policy.exposes_sparsely
     for first in range(0, len(logged), step):
+        generator = torch.Generator().manual_seed(derive(seed, number + first // step))
         part = logged[first : first + step]
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
         at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
@@ -100,10 +136,28 @@ def exposure_on(
         rho=rho,
         total=total,
         supported=supported,
-        random=drawn.random if shares and drawn else random,
+        random=random,
         direct=direct,
         error=error,
     )
+
+
+def _step(policy: TwoStagePolicy) -> int:
+    """Queries of a batch."""
+    return LARGE_BATCH if policy.exposes_sparsely else max(1, CELLS // len(policy.vocabulary.item_ids))
+
+
+def _joined(log: Feedback, first: NDArray[np.int64], parts: Sequence[Exposure]) -> Exposure:
+    """The exposures of parts of a log, whose queries begin at `first`, as one."""
+    rows: dict[str, Floats] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in ("rho", "error")
+    }
+    queries = {name: np.zeros(log.Q) for name in ("total", "supported", "random", "direct")}
+    for start, part in zip(first, parts, strict=True):
+        for name, values in queries.items():
+            own = getattr(part, name)
+            values[start : start + len(own)] = own
+    return Exposure(**rows, **queries)
 
 
 def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> int:
@@ -147,10 +201,11 @@ class Worth:
     def of(self, rows: NDArray[np.int64], items: NDArray[np.integer]) -> Floats:
         """Of some items, 0 where there is none (-1).  Shapes: rows [n], the places of queries; items [n, K] -> [n, K]."""
         known = self.there[np.maximum(items, 0)]
-        if (known < 0).any():
-            return np.where(items >= 0, self.of_all()[rows[:, None], np.maximum(items, 0)], 0.0)
         q = np.repeat(self.q[rows], items.shape[1])
-        return np.where(items >= 0, self.reward.at(q, known.ravel()).mean.reshape(items.shape), 0.0)
+        mean = self.reward.at(q, np.maximum(known, 0).ravel()).mean.reshape(items.shape)
+        if (known < 0).any():
+            mean = np.where(known >= 0, mean, self.reward.unknown(self.q)[rows, None])
+        return np.where(items >= 0, mean, 0.0)
 
 
 At: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]

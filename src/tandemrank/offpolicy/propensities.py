@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.contexts import Contexts
@@ -85,13 +86,14 @@ def resolve(
     seed: int = 0,
     wanted: Wanted = "all",
     beside: Feedback | None = None,
+    engine: Engine = "local",
 ) -> Resolved:
     """Propensities of every row, by the kind that is asked for; `auto` takes the best there is a source for.
 
     `lists` reads the shown lists of the log, by queries whatever their context; it is called only if a logging policy has to
     be fitted to them, and none was before. `wanted`: of all rows, of those with clicks, or none: the source alone, where
     beliefs are learned from. `beside`: other impressions of the same vocabulary, among which frequencies are counted where
-    lists hardly vary.
+    lists hardly vary. The engine ray shares the races of queries out over a cluster.
     Shapes: theta [K].
     """
     check_curve(log, theta)
@@ -113,6 +115,7 @@ def resolve(
             seed=seed,
             only_clicked=wanted == "clicked",
             beside=beside if only_shown and chosen == "frequency" else None,
+            engine=engine,
         )
         minimum = clip_minimum(clip, rho_0[log.clicks > 0], log.N)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
@@ -212,6 +215,7 @@ def row_propensities(
     seed: int = 0,
     only_clicked: bool = False,
     beside: Feedback | None = None,
+    engine: Engine = "local",
 ) -> Floats:
     """rho_0 of every row of a log (paper: propensity_def), unclipped.
 
@@ -242,7 +246,8 @@ def row_propensities(
     if only_clicked and logger.exposes_sparsely:
         known &= rows.clicks > 0
     samples = samples or races_for(len(logged))
-    rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)
+    pairs = q[rows.query[known]], item[known]
+    rho_0[known], _ = logger.exposure(*pairs, theta[: logger.K], samples=samples, seed=seed, engine=engine)
     return rho_0
 
 

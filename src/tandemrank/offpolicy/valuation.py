@@ -124,7 +124,7 @@ def _of_shadows(
     )
     sample = sample_of(found.whole, question, found.propensities.kind)
     values = {
-        name: _saying(replace(judged(exposure, evidence, sample), support=support), found.left_out)
+        name: _saying(_never_shown(replace(judged(exposure, evidence, sample), support=support)), found.left_out)
         for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
     }
     live = production(found.rows, sample)
@@ -132,6 +132,18 @@ def _of_shadows(
     if question.reward_column is None or found.reward is None:
         return tuple(every)
     return tuple(worth(one, found.rows, found.reward, question.reward_column) for one in every)
+
+
+def _never_shown(value: Value) -> Value:
+    """Counted propensities cannot make up for what chance never showed: care, where that is more than a standard error.
+
+    Those that are known can: what was shown then counts for it.
+    """
+    share = value.diagnostics.unsupported if value.propensity == "frequency" and value.diagnostics is not None else 0.0
+    if value.verdict != Verdict.TRUST or share * value.value <= value.standard_error:
+        return value
+    words = f"{share:.1%} of its exposure goes to items that the query was never shown: the value is about that much too low"
+    return replace(value, verdict=Verdict.CARE, reasons=(words, *value.reasons))
 
 
 def _is_production(side: object) -> bool:
@@ -294,6 +306,7 @@ def _valued(
             seed=seed,
             drawn=drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None,
             progress=progress and _onwards(progress, number, len(sides)),
+            engine=asked.engine,
         )
         if not isinstance(side, MostLikely):
             drawn[id(side)] = exposure
@@ -327,7 +340,7 @@ def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Q
     log, theta, used = evidence.log, evidence.theta, evidence.propensities
     races = races_for(side, asked.samples, int((log.impressions > 0).sum()))
     seed = derive(asked.seed, "exposure of drawn")
-    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed).rho
+    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed, engine=asked.engine).rho
     fine, coarse = (
         calibrated(used.unclipped, exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
     )

@@ -64,7 +64,7 @@ def distinct(pair: Pair, q: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
     """
     with torch.no_grad():
         found = [stage.factors(torch.from_numpy(q)) for stage in (pair.generator, pair.ranker)]
-    vectors = [one.queries.numpy() for one in found if one is not None]
+    vectors = [one.queries.numpy() for one in found if one is not None and one.listed is None]
     if len(vectors) < len(found):
         return np.arange(len(q)), np.arange(len(q))
     _, first, kind = np.unique(np.concatenate(vectors, 1), axis=0, return_index=True, return_inverse=True)
@@ -159,9 +159,13 @@ def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDA
 
 def scores_of_candidates(pair: Pair, q: NDArray[np.int64], candidates: NDArray[np.int32]) -> Tensor:
     """The re-ranker's scores, -inf where there is no candidate.  Shapes: q [B], candidates [B, K2] -> [B, K2]."""
+    return scores_of(pair.ranker, q, candidates)
+
+
+def scores_of(ranker: Scorer, q: NDArray[np.int64], candidates: NDArray[np.int32]) -> Tensor:
     items = torch.from_numpy(np.maximum(candidates, 0).astype(np.int64))
     with torch.no_grad():
-        s_r = ranker_scores(pair.ranker, torch.tensor(q), items).detach()
+        s_r = ranker_scores(ranker, torch.tensor(q), items).detach()
     return s_r.where(torch.from_numpy(candidates >= 0), -torch.inf)
 
 
@@ -196,7 +200,7 @@ def exposure(
             return torch.full((documents.nnz,), chance), torch.zeros(documents.nnz)
         s = _one_stage_scores(pair, q)
         if len(theta) == 1:
-            every = s if isinstance(s, Tensor) else s.queries @ s.items.T
+            every = s if isinstance(s, Tensor) else s.whole()
             return race.exposure(every, every, theta, pair.K2, samples=1, generator=generator, documents=documents)
         return sparse_alone.exposure(s, theta, documents, samples=samples, generator=generator)
     s_c = generator_scores(pair.generator, positions)

@@ -4,6 +4,7 @@
     z_j(q, d)   = (s_j(q, d) - min_d s_j) / (max_d s_j - min_d s_j)   over what retriever j found for q, 0 elsewhere
 
 So weights are shares and z is the min-max normalisation, as search engines have them. What no retriever found is not available.
+A query that the table does not have is answered as the average one: z is the mean over the queries that it has.
 Training moves a and A, a few numbers; `serving.export` writes them for the engine that serves them.
 """
 
@@ -15,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tandemrank._base.ids import Vocabulary, positions_of
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank._base.sparse import entries_of_rows
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.policies import features
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.own import Generator
+from tandemrank.policies.scorers import Repeated, Scorer
 
 IDS = ("query_id", "item_id")
 PACE = 10.0  # how much faster these few numbers move than the vectors of items, which as many queries speak of
@@ -64,6 +66,7 @@ class Hybrid(Generator):
         ids = self.vocabulary
         if self.table is not None:
             first, item, raw = _by_query(self.table, ids)
+            self.average = nn.Buffer(torch.from_numpy(_average(self.table, ids.item_ids)), persistent=False)
             self.first, self.item, self.raw = (
                 nn.Buffer(torch.from_numpy(x), persistent=False) for x in (first, item, raw)
             )
@@ -85,6 +88,13 @@ class Hybrid(Generator):
         """The shares of the retrievers.  Shapes: q [B] -> [B, R]."""
         return torch.softmax(PACE * (self.level + self.x[q] @ self.by_feature), 1)
 
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> Scorer:
+        """By the table where it has them: made anew for its own queries and these, as it checks that it fits the first."""
+        own = plain_ids(self._ids().query_ids).alias("query_id")
+        every = pl.concat([own, plain_ids(ids.query_ids).alias("query_id")]).unique(maintain_order=True)
+        made = self._for(Vocabulary(every, ids.item_ids), self._ids())
+        return Repeated(made, positions_of(every, ids.query_ids, "query"))
+
     @property
     def shares(self) -> dict[str, float]:
         """The share of every retriever; where it depends on features, of the mean query."""
@@ -95,6 +105,10 @@ class Hybrid(Generator):
 
     def forward(self, q: Tensor) -> Tensor:
         z, found = normalised(self.retrieve(q))
+        if self.table is not None:
+            new = (self.first[q] == self.first[q + 1])[:, None]
+            z = torch.where(new[..., None], self.average.nan_to_num(), z)
+            found = found | (new & ~self.average.isnan().all(1))
         scores = self.sharpness * torch.einsum("bdr,br->bd", z, self.weights(q))
         return scores.masked_fill(~found, -torch.inf)
 
@@ -145,6 +159,22 @@ def _by_query(frame: pl.DataFrame, ids: Vocabulary) -> tuple[NDArray[np.int64], 
     raw = frame.drop(IDS).cast(pl.Float32).fill_null(np.nan).to_numpy()[known]
     first = np.searchsorted(q[known], np.arange(len(ids.query_ids) + 1))
     return first.astype(np.int64), d[known], np.ascontiguousarray(raw)
+
+
+def _average(frame: pl.DataFrame, item_ids: pl.Series) -> NDArray[np.float32]:
+    """The mean of z over all queries of the table, NaN of items that nobody found.  Shapes: -> [D, R]."""
+    names, Q = frame.drop(IDS).columns, frame["query_id"].n_unique()
+    columns = []
+    for name in names:
+        raw = pl.col(name).cast(pl.Float64).fill_nan(None)
+        low, high = raw.min().over("query_id"), raw.max().over("query_id")
+        z = pl.when(high > low).then((raw - low) / (high - low)).when(raw.is_not_null()).then(1.0)
+        columns.append(z.alias(name))
+    found = frame.select("item_id", *columns).filter(pl.any_horizontal(pl.col(names).is_not_null()))
+    mean = found.group_by("item_id").agg(pl.col(names).fill_null(0.0).sum() / Q)
+    place = features.places(mean, "item_id", item_ids)
+    every = np.vstack([mean.drop("item_id").to_numpy(), np.full(len(names), np.nan)]).astype(np.float32)
+    return every[place]
 
 
 def _shares(names: tuple[str, ...], weights: Mapping[str, float] | None) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import products
+from tandemrank.gradients.products import Listed, Products, Source
 from tandemrank.policies import folding
 from tandemrank.policies.contexts import ContextShift, codes_of
 from tandemrank.policies.features import FeatureSource, FeatureValues
@@ -122,6 +123,11 @@ class WithMemory(Scorer):
         """What is remembered."""
         return Memory(self.first.numpy(), self.item.numpy(), self.value.numpy(), self.D)
 
+    def listed(self, q: Tensor) -> Listed:
+        """The pairs that are remembered of some queries, and what is.  Shapes: q [B]."""
+        own = self.memory.of_queries(q.numpy())
+        return Listed(own.first, own.item, own.value)
+
     def check_pairs(self) -> None:
         """Refuses pairs out of range, out of order or twice."""
         check_rows(self.first.numpy(), self.item.numpy(), self.D, "remembered pairs")
@@ -160,6 +166,15 @@ class Remembering(WithMemory):
         at = places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
         return scores + torch.from_numpy(np.where(at >= 0, self.value.numpy()[at], np.float32(0)))
 
+    def factors(self, q: Tensor) -> Products | None:
+        found = self.base.factors(q)
+        if found is None:
+            return None
+        own, source = self.listed(q), Source.of(found)
+        rows = np.repeat(np.arange(len(q)), np.diff(own.first))
+        ours = replace(own, value=source.at(rows, own.item) + own.value)
+        return replace(found, listed=ours if found.listed is None else both_listed(found.listed, ours, self.D))
+
     def spec(self) -> dict[str, Any]:
         return {
             "Q": len(self.first) - 1,
@@ -185,6 +200,9 @@ class Remembering(WithMemory):
 
     def query_table(self, values: FeatureValues) -> pl.DataFrame:
         return self.base.query_table(values)
+
+    def of_queries(self, q: NDArray[np.int64]) -> "Remembering":
+        return Remembering(self.base.of_queries(q), self.memory.of_queries(q))
 
     def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> Scorer:
         return self.base.strangers(features, ids)  # nothing is remembered of them
@@ -229,6 +247,17 @@ class Remembering(WithMemory):
         self.check_pairs()
         if bool((torch.isnan(self.value) | (self.value == torch.inf)).any()):
             raise PolicyError("the memory has numbers that are not finite")
+
+
+def both_listed(under: Listed, over: Listed, D: int) -> Listed:
+    """The pairs that are listed in either; as `over` has them where they are in both."""
+    pairs, values = [], []
+    for one in (over, under):
+        pairs.append(np.repeat(np.arange(len(one.first) - 1), np.diff(one.first)) * np.int64(D) + one.item)
+        values.append(one.value)
+    key, at = np.unique(np.concatenate(pairs), return_index=True)
+    first = np.searchsorted(key, np.arange(len(under.first)) * np.int64(D))
+    return Listed(first, (key % D).astype(np.int32), np.concatenate(values)[at])
 
 
 def base_of(scorer: Scorer) -> Scorer:
@@ -278,9 +307,14 @@ class Listing(WithMemory):
             base, replace(memory, value=value), self.contexts.of_queries(self.contexts.one_hot(codes))
         )
 
-    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> Scorer:
-        """For some of its queries, with other lists; of one that may have contexts.  Shapes: q [n]."""
-        raise PolicyError(f"a {self.kind} has no contexts.")
+    def of_queries(self, q: NDArray[np.int64]) -> Scorer:
+        if self.contexts is not None:
+            return super().of_queries(q)  # refuses: lists in a context are by the places of all queries
+        return self._of_queries(q, self.memory.of_queries(q), None)
+
+    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift | None) -> Scorer:
+        """For some of its queries, with other lists.  Shapes: q [n]."""
+        raise PolicyError(f"a {self.kind} cannot be cut into parts by queries.")
 
     def _shift(self, q: Tensor) -> Tensor | float:
         """What the context changes of all items.  Shapes: q [B] -> [B, D]."""
@@ -357,6 +391,13 @@ class Retrieval(Listing):
         scores = products.at(own, self.items, items, sparse=True) + self._shift_at(q, items)
         return self._with_listed(scores, q, items)
 
+    def factors(self, q: Tensor) -> Products:
+        own: Tensor = self.queries[q]
+        items: Tensor = self.items
+        if self.contexts is not None and len(self.contexts.now):  # the context is a few dimensions more
+            own, items = torch.cat([own, self.contexts.now[q]], 1), torch.cat([items, self.contexts.shift], 1)
+        return Products(own, items, listed=self.listed(q))
+
     def spec(self) -> dict[str, Any]:
         Q, F = self.queries.shape
         return {"Q": Q, "D": self.D, "F": F, "entries": len(self.value), **self._contexts_spec()}
@@ -394,7 +435,7 @@ class Retrieval(Listing):
         more = None if known is None or self.contexts is None else known.shift[self.D :] * self.contexts.scale
         return self._with_items(folding.nearest(theirs.T, self.queries[q], constant=False)[0], more)
 
-    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> "Retrieval":
+    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift | None) -> "Retrieval":
         return Retrieval(self.queries.detach()[torch.from_numpy(q)], self.items.detach(), memory, contexts)
 
     def _for_queries(self, queries: Tensor) -> "Retrieval":

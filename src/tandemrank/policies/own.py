@@ -99,7 +99,7 @@ class OwnModel(Scorer):
     def from_spec(cls, spec: dict[str, Any]) -> "OwnModel":
         return cls(*spec["arguments"], **spec["keywords"])
 
-    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "OwnModel":
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> Scorer:
         return self._for(ids, Vocabulary(ids.query_ids.clear(), ids.item_ids))
 
     def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "OwnModel":

@@ -110,6 +110,10 @@ class Scorer(nn.Module, ABC):
         grown = len(ids.item_ids) > self.spec()["D"]
         return self.more_items(None, ids) if grown else self.strangers(None, ids)
 
+    def of_queries(self, q: NDArray[np.int64]) -> "Scorer":
+        """The same scorer for some of its queries, in order, and no others.  Shapes: q [n]."""
+        raise PolicyError(f"a {self.kind} cannot be cut into parts by queries.")
+
     @property
     def context_columns(self) -> tuple[str, ...]:
         """The columns of a context that it knows."""
@@ -251,6 +255,9 @@ class MatrixFactorisation(Scorer):
 
     # It knows no features: who is new is the average.
 
+    def of_queries(self, q: NDArray[np.int64]) -> "MatrixFactorisation":
+        return MatrixFactorisation(self.queries.detach()[torch.from_numpy(q)], self.items.detach())
+
     def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "MatrixFactorisation":
         return MatrixFactorisation(averages(self.queries, len(ids.query_ids)), self.items.detach())
 
@@ -321,6 +328,10 @@ class GivenScores(Scorer):
         if not len(self.given):
             return self.given.new_full(items.shape, -torch.inf)
         return torch.where(at >= 0, self.given[at.clamp(min=0)], -torch.inf)
+
+    def of_queries(self, q: NDArray[np.int64]) -> "GivenScores":
+        first, item, given = (x.detach().numpy() for x in (self.first, self.item, self.given))
+        return GivenScores(csr_matrix((given, item, first), shape=(len(first) - 1, self.D))[q])
 
     def spec(self) -> dict[str, Any]:
         return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.given)}

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
-from tandemrank._base import random
+from tandemrank._base import cluster, random
 from tandemrank._base.arguments import checked, matrix
+from tandemrank._base.cluster import Engine
 from tandemrank._base.contexts import Value, named
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
 from tandemrank.clicks.models import check_examination
@@ -244,27 +245,36 @@ class TwoStagePolicy:
 
     @checked
     def exposure(
-        self, q: ArrayLike, item: ArrayLike, theta: ArrayLike, *, samples: int = 100, seed: int = 0
+        self,
+        q: ArrayLike,
+        item: ArrayLike,
+        theta: ArrayLike,
+        *,
+        samples: int = 100,
+        seed: int = 0,
+        engine: Engine = "local",
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """rho_cr of (query, item) pairs, and its standard error, by the race.  Shapes: q, item [n] -> [n], [n].
 
-        Queries with the same scores share their races, so a policy that does not know its users costs one query.
+        Queries with the same scores share their races, so a policy that does not know its users costs one query. The engine
+        ray shares the queries out over a cluster: the same numbers.
         """
         q = checked_positions(q, len(self.vocabulary.query_ids), "queries")
         item = checked_positions(item, len(self.vocabulary.item_ids), "items")
         if len(q) != len(item):
             raise PolicyError(f"pairs have one query and one item each; {len(q)} queries and {len(item)} items came.")
-        rho, error = np.empty(len(q)), np.empty(len(q))
-        generator = _generator(seed)
+        _generator(seed)
         curve = torch.from_numpy(check_examination(theta)).float()
-        order = np.argsort(q, kind="stable")
-        distinct, first = np.unique(q[order], return_index=True)
-        first = np.append(first, len(q))
-        for start in range(0, len(distinct), BATCH):
-            part = distinct[start : start + BATCH]
-            chosen = order[first[start] : first[start + len(part)]]
-            found = self._exposure(part, np.searchsorted(part, q[chosen]), item[chosen], curve, samples, generator)
-            rho[chosen], error[chosen] = (x.double().numpy() for x in found)
+        order, rho, error = np.argsort(q, kind="stable"), np.empty(len(q)), np.empty(len(q))
+        distinct, row = np.unique(q[order], return_inverse=True)
+        parts, cuts = [], self.cuts(-(-len(distinct) // BATCH), engine)
+        for start, stop in cuts:
+            own, bounds = distinct[start * BATCH : stop * BATCH], [start * BATCH, stop * BATCH]
+            rows = slice(*np.searchsorted(row, bounds))
+            policy, places = (self, own) if len(cuts) == 1 else (self.of_queries(own), np.arange(len(own)))
+            parts.append((policy, start, places, row[rows] - start * BATCH, item[order[rows]]))
+        found = cluster.mapped(_exposures, parts, curve, samples, seed)
+        rho[order], error[order] = (np.concatenate(x) for x in zip(*found, strict=True))
         return rho, error
 
     def _exposure(
@@ -315,6 +325,22 @@ class TwoStagePolicy:
             race.utility(s_c, s_r, w, theta, self.K2, samples=samples, generator=generator).double().numpy()
         )
         return found
+
+    def cuts(self, batches: int, engine: Engine) -> list[tuple[int, int]]:
+        """How batches of queries are shared out (`cluster.cut`); a policy that cannot be cut stays here."""
+        try:
+            if engine == "ray":
+                self.of_queries(np.zeros(1, np.int64))
+        except PolicyError:
+            engine = "local"
+        return cluster.cut(batches, engine)
+
+    def of_queries(self, q: NDArray[np.int64]) -> "TwoStagePolicy":
+        """The policy for some of its queries, in order, and no others.  Shapes: q [n]."""
+        generator = self.generator.of_queries(q)
+        ranker = generator if self.ranker is self.generator else self.ranker.of_queries(q)
+        ids = Vocabulary(self.vocabulary.query_ids.gather(q), self.vocabulary.item_ids)
+        return replace(self, generator=generator, ranker=ranker, vocabulary=ids)
 
     def strangers(self, query_ids: pl.Series, features: pl.DataFrame | None = None) -> "TwoStagePolicy":
         """The policy for queries that it has not seen, and no others: by a table of their features, a row for each, or else as
@@ -374,6 +400,29 @@ class TwoStagePolicy:
         return TwoStagePolicy(
             copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
         )
+
+
+def _exposures(
+    policy: TwoStagePolicy,
+    number: int,
+    q: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    item: NDArray[np.int64],
+    theta: Tensor,
+    samples: int,
+    seed: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Exposures of pairs of some queries, in batches from this number on, each with random numbers of its own.
+
+    Shapes: q [B]; rows, item [n], rows in order -> [n], [n].
+    """
+    rho, error = np.empty(len(item)), np.empty(len(item))
+    for start in range(0, len(q), BATCH):
+        own = slice(*np.searchsorted(rows, [start, start + BATCH]))
+        generator = _generator(random.derive(seed, number + start // BATCH))
+        found = policy._exposure(q[start : start + BATCH], rows[own] - start, item[own], theta, samples, generator)
+        rho[own], error[own] = (x.double().numpy() for x in found)
+    return rho, error
 
 
 def _generator(seed: int) -> torch.Generator:

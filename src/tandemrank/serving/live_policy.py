@@ -63,8 +63,9 @@ class _Stage:
         self.scorer, self.D = scorer, D
         with torch.no_grad():
             found = scorer.factors(torch.arange(Q))
-        self.X = None if found is None else _plain(found.queries)
-        self.Y = None if found is None else _plain(found.items)
+        is_product = found is not None and found.listed is None
+        self.X = _plain(found.queries) if found is not None and is_product else None
+        self.Y = _plain(found.items) if found is not None and is_product else None
         self.coarse: Coarse | None = None
         most = AVERAGE if self.X is not None else FEW
         self._typical = np.unique(np.linspace(0, Q - 1, min(Q, most)).astype(np.int64))

@@ -244,20 +244,22 @@ def _ahead(data: TrainingData, built: Built, beliefs: Beliefs, foresight: Foresi
     assert isinstance(data.weights, BeliefWeights)  # clicks alone are refused with the default objective
     weights = replace(data.weights, reward=RewardAhead(beliefs, foresight))
 
+    def ahead(ranker: Believed) -> Ahead:
+        scale = ranker.sharpness * ranker.scale(torch.arange(len(foresight.start))).double().numpy()
+        return Ahead(ranker, foresight, scale)
+
     def looking(policy: TwoStagePolicy | None) -> TwoStagePolicy | None:
         if policy is None or not isinstance(policy.ranker, Believed):
             return policy  # a model of one's own is trained by the weights
-        scale = policy.ranker.sharpness * policy.ranker.scale(torch.arange(len(foresight.start))).double().numpy()
-        ranker = Ahead(policy.ranker, foresight, scale)
+        ranker = ahead(policy.ranker)
         if isinstance(policy.generator, Retrieval):
             return replace(policy, generator=generator_ahead(policy.generator, ranker), ranker=ranker)
         return replace(
             policy, generator=ranker if policy.generator is policy.ranker else policy.generator, ranker=ranker
         )
 
-    return replace(data, weights=weights), Built(
-        *(looking(one) for one in (built.beliefs, built.start, built.everything))
-    )
+    ranker = ahead(built.ranker) if isinstance(built.ranker, Believed) else built.ranker
+    return replace(data, weights=weights), Built(looking(built.beliefs), looking(built.start), ranker)
 
 
 def generator_ahead(generator: Retrieval, ranker: Ahead) -> Retrieval:

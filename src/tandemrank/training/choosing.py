@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.gradients import race
+from tandemrank.policies import candidates
+from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.two_stage import BATCH, TwoStagePolicy
 from tandemrank.training.loop import Trained
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.weights import Weights
@@ -44,23 +47,25 @@ class MethodChoice:
 
 def choose(
     train: Callable[[Method], Trained],
-    over_all: TwoStagePolicy,
+    ranker: Scorer,
     weights: Weights,
     impressions: NDArray[np.float64],
     theta: NDArray[np.float64],
     *,
     seed: int,
 ) -> tuple[Trained, MethodChoice]:
-    """The method of which the beliefs expect most; the first of the best. `over_all`: the beliefs over all items.
+    """The method of which the beliefs expect most; the first of the best. `ranker`: the beliefs as a stage.
     Shapes: impressions [Q]; theta [K]."""
     q = weights.queries
     some = np.sort(np.random.default_rng(seed).permutation(q)[:QUERIES])
 
+    shown = float(impressions[some].sum())
+
     def expected(policy: TwoStagePolicy) -> float:
-        return expected_clicks(policy, weights, theta, some, seed=seed) / float(impressions[some].sum())
+        return expected_clicks(policy, weights, theta, some, seed=seed) / shown
 
     found = train(UNTRAINED)
-    everything = expected(over_all)
+    everything = expected_over_all(ranker, weights, theta, some, seed=seed) / shown
     tried = [Tried(UNTRAINED, expected(found.policy))]
     if tried[0].expected < ENOUGH * everything:
         for method in TRIED[1:]:
@@ -81,3 +86,20 @@ def expected_clicks(
         float(policy.batch_utility(part, weights.rows(part), curve, SAMPLES, generator).sum())
         for part in policy.parts(q)
     )
+
+
+def expected_over_all(
+    ranker: Scorer, weights: Weights, theta: NDArray[np.float64], q: NDArray[np.int64], *, seed: int
+) -> float:
+    """The same of a re-ranker that ranks every item that has a weight itself.  Shapes: theta [K]; q [n]."""
+    curve, generator, total = torch.as_tensor(theta, dtype=torch.float32), torch.Generator().manual_seed(seed), 0.0
+    for part in (q[first : first + BATCH] for first in range(0, len(q), BATCH)):
+        w = weights.rows(part)
+        each = np.diff(w.indptr)
+        there = np.arange(each.max(initial=1)) < each[:, None]
+        items, values = np.full(there.shape, -1, np.int32), np.zeros(there.shape, np.float32)
+        items[there], values[there] = w.indices, w.data
+        s = candidates.scores_of(ranker, part, items)
+        found = race.utility(s, s, torch.from_numpy(values), curve, s.shape[1], samples=SAMPLES, generator=generator)
+        total += float(found.sum())
+    return total

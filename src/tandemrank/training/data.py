@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import nn
 
+from tandemrank._base.cluster import Engine
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.contexts import ContextLog, in_contexts
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
+from tandemrank.beliefs.sharing import fit_on_ray
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.errors import LogError
@@ -24,7 +26,7 @@ from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.offpolicy.verdicts import curve_words
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.weights import Weights, belief_weights, click_weights
 
@@ -52,13 +54,14 @@ def prepare(
     times: Sequence[Feedback] = (),
     contexts: ContextLog | None = None,
     seed: int = 0,
+    engine: Engine = "local",
 ) -> TrainingData:
     """The weights of the documents by `train_log`.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
     the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `model` the
     user's own f, and `times` the parts of `train_log`, oldest first, where it has an order; `contexts` has them by queries in
-    their context.
+    their context. The engine ray fits the beliefs by all nodes of a cluster.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -72,19 +75,26 @@ def prepare(
         seed=seed,
         # Where beliefs are the objective, no click is divided by its propensity.
         wanted="clicked" if config.objective == "ips" else "none",
+        engine=engine,
     )
     impressions = train_log.impressions.astype(np.float64)
     if config.objective == "ips" and not needs_beliefs:
         return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
-    fitted = partial(fit, features=features, production=vectors or drew, model=model or config.model, seed=seed)
+    fitted = partial(
+        fit_on_ray if engine == "ray" else fit,
+        features=features,
+        production=vectors or drew,
+        model=model or config.model,
+        seed=seed,
+    )
     beliefs = fitted(counts)
     if contexts is not None:
         again = partial(fitted, chosen=beliefs.chosen)
         beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
-    by_clicks = config.objective == "ips"
-    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs)
+    by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
+    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs, K2)
     return TrainingData(weights, impressions, used, beliefs)
 
 

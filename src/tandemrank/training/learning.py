@@ -110,12 +110,12 @@ class LearningPlan:
 class Built:
     """Both stages before training: untrained, and what the methods that train start from; None where it is not asked for.
 
-    `everything`: the beliefs over all items, of which they expect most.
+    `ranker`: the beliefs as a stage.
     """
 
     beliefs: TwoStagePolicy | None
     start: TwoStagePolicy | None
-    everything: TwoStagePolicy | None
+    ranker: Scorer | None
 
 
 @checked
@@ -393,8 +393,9 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         times=parts.train_times,
         contexts=None if found is None else ContextLog.of(found.train_times, found.contexts),
         seed=derive(plan.seed, "rho_0") % 2**32,
+        engine=plan.engine,
     )
-    _refuse_without_support(parts, data, plan.config)
+    _refuse_without_support(plan, parts, data)
     of_features = () if data.beliefs is None else data.beliefs.notes
     for words in (*before_training(parts.train, plan.config), *of_features):
         plan.listener.note(words)
@@ -403,26 +404,25 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
 
 def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[TrainingData, Built]:
     """Both stages before training, without the pairs that must not be shown, whose weights do not count either."""
-    config, beliefs, start, everything = plan.config, None, None, None
+    config, beliefs, start, ranker = plan.config, None, None, None
     K2 = config.candidates or config.K
     if data.beliefs is not None:
         worth = None if parts.rewards is None else parts.rewards.worth
         product = plan.ranker is not None
         beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K, product=product, worth=worth)
-        everything = replace(beliefs, generator=beliefs.ranker, K2=len(parts.vocabulary.item_ids))
-        beliefs = _with_own(plan, beliefs)
+        ranker, beliefs = beliefs.ranker, _with_own(plan, beliefs)
     if plan.trains:
         given = plan.start.has_stages and not plan.chooses
         start = beliefs
         if given:
             start = _with_own(plan, initial_policy(plan.start, parts.vocabulary, K2=K2, K=config.K))
     if config.exclude is None:
-        return data, Built(beliefs, start, everything)
+        return data, Built(beliefs, start, ranker)
     pairs = pairs_of(parts.train, config.exclude)
     assert isinstance(data.weights, BeliefWeights)  # clicks have no weights of other pairs, and are refused
     weights = replace(data.weights, excluded=pairs)
-    shown = Built(*(None if one is None else _excluding(one, pairs) for one in (beliefs, start, everything)))
-    return replace(data, weights=weights), shown
+    beliefs, start = (None if one is None else _excluding(one, pairs) for one in (beliefs, start))
+    return replace(data, weights=weights), Built(beliefs, start, ranker)
 
 
 def _with_own(plan: LearningPlan, policy: TwoStagePolicy) -> TwoStagePolicy:
@@ -452,8 +452,6 @@ def believed_policy(
 
 def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], MethodChoice | None]:
     """Every method; where the beliefs choose, the one of which they expect most."""
-    if plan.engine == "ray" and not plan.trains:
-        plan.listener.note("nothing is trained, so the engine ray shares out the reading of the log alone.")
     driver = Methods(
         built.start,
         built.beliefs,
@@ -473,8 +471,8 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         return {method: trained(method) for method in plan.methods}, None
     plan.listener.stage("what the beliefs expect of the generator")
     seed = derive(plan.seed, "choice") % 2**32
-    assert built.everything is not None  # the beliefs choose
-    found, choice = choose(trained, built.everything, data.weights, data.impressions, plan.config.theta, seed=seed)
+    assert built.ranker is not None  # the beliefs choose
+    found, choice = choose(trained, built.ranker, data.weights, data.impressions, plan.config.theta, seed=seed)
     return {choice.method: found}, choice
 
 
@@ -489,6 +487,7 @@ def value(
         logging_policy=plan.logging_policy,
         seed=plan.seed,
         tell=plan.listener.stage,
+        engine=plan.engine,
     ).all(trained)
     name = fingerprint(parts.all())
     kept = {method for method, gate in found.gates.items() if gate.kept_production}
@@ -526,14 +525,14 @@ def _excluding(policy: TwoStagePolicy, pairs: csr_matrix) -> TwoStagePolicy:
     return replace(policy, generator=generator, ranker=ranker)
 
 
-def _refuse_without_support(parts: Parts, data: TrainingData, config: LearningConfig) -> None:
+def _refuse_without_support(plan: LearningPlan, parts: Parts, data: TrainingData) -> None:
     """Refuses, before and not after the training, a log whose clicks the propensities cannot value."""
-    log, used = parts.evaluation, data.propensities
-    check_curve(log, config.theta)
+    log, used, theta = parts.evaluation, data.propensities, plan.config.theta
+    check_curve(log, theta)
     if used.kind == "fitted":
         return  # it may show whatever it was fitted to
     # Of interest is whether it is 0 where something was clicked.
-    rho_0 = row_propensities(log, config.theta, used.kind, used.logger, samples=2, only_clicked=True)
+    rho_0 = row_propensities(log, theta, used.kind, used.logger, samples=2, only_clicked=True, engine=plan.engine)
     check_exposures(rho_0, rho_0, log)
 
 

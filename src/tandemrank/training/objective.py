@@ -3,10 +3,10 @@
     U = sum_d w_d rho_cr(d)                                                           (paper: cltr-obj-2s, cltr-grad-2s)
 
 Up to 20,000 items rho_cr is by the race over all of them, or by REINFORCE, as the paper has it. Of more items the re-ranker
-scores candidates, weighted documents and who just missed (`gradients.sparse_race`); a stage alone shows the first ranks of its
-own race (`gradients.sparse_alone`). A re-ranker that cannot score everything is trained for the candidates of the generator as
-it stands, also alone; and where more than K2 documents of a query have a weight, as those of a reward model have, for a sample
-of them (`thinned`): the utility is linear in the weights.
+scores candidates, weighted documents and who just missed (`gradients.sparse_race`): where more than K2 documents of a query
+have a weight, as those of a reward model have, a sample of them (`thinned`): the utility is linear in the weights. A stage
+alone shows the first ranks of its own race (`gradients.sparse_alone`); a re-ranker that cannot score everything is trained for
+the candidates of the generator as it stands.
 """
 
 from collections.abc import Collection, Mapping
@@ -84,7 +84,7 @@ class Objective:
     def _sparse(
         self, view: View, moving: Collection[Stage], q: Tensor, w: csr_matrix, alpha: Tensor, keys: NDArray[np.uint64]
     ) -> Tensor:
-        if not self.models["ranker"].scores_everything and view != "generator":
+        if view != "generator":
             w = thinned(w, self.K2, keys)
         is_alone = view != "pair" and self.models[view].scores_everything
         first = self.models[view if view != "pair" and is_alone else "generator"]

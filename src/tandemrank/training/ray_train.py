@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scipy.sparse import csr_matrix
+
 from tandemrank import errors
 from tandemrank._base.cluster import MISSING, connect
 from tandemrank._base.files import check_target
@@ -24,7 +26,8 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training.checkpoint import CHECKPOINT, Progress
 from tandemrank.training.loop import Trained, train
-from tandemrank.training.team import Workers
+from tandemrank.training.team import Workers, share_of
+from tandemrank.training.weights import BeliefWeights, Weights
 
 REFUSED = "refused.json"  # what a worker could not do, for the others and for the driver
 FAILURES = 8  # of workers, before a phase is given up
@@ -84,11 +87,15 @@ def _run(policy: TwoStagePolicy, given: Any, switches: dict[str, Any], progress:
     refused = own / REFUSED
     nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     threads = min((n for n in nodes if n), default=1)
+    workers = max(sum(n > 0 for n in nodes), 1)
+    weights, *rest = given
+    parts = [ray.put(_part(weights, rank, workers)) for rank in range(workers)]
+    job = {"job": ray.put((policy, rest, switches)), "weights": parts, "threads": threads, "folder": str(own)}
     trainer = ray_torch.TorchTrainer(
-        _work, train_loop_config={"job": ray.put((policy, given, switches)), "threads": threads, "folder": str(own)},
+        _work, train_loop_config=job,
         torch_config=ray_torch.TorchConfig(backend="gloo"),
         scaling_config=ray_train.ScalingConfig(
-            num_workers=max(sum(n > 0 for n in nodes), 1), resources_per_worker={"CPU": threads}, placement_strategy="SPREAD"
+            num_workers=workers, resources_per_worker={"CPU": threads}, placement_strategy="SPREAD"
         ),
         run_config=ray_train.RunConfig(
             name="phase", storage_path=str(own), failure_config=ray_train.FailureConfig(max_failures=FAILURES)
@@ -108,6 +115,13 @@ def _run(policy: TwoStagePolicy, given: Any, switches: dict[str, Any], progress:
     finally:
         watcher.close()
         shutil.rmtree(own, ignore_errors=True)
+
+
+def _part(weights: Weights | csr_matrix, rank: int, workers: int) -> Weights | csr_matrix:
+    """The weights of a worker's queries; those of clicks are small, and everybody has all of them."""
+    if not isinstance(weights, BeliefWeights):
+        return weights
+    return weights.part(*share_of(weights.shape[0], rank, workers))
 
 
 class _Watcher:
@@ -138,14 +152,15 @@ def _work(config: dict[str, Any]) -> None:
     import ray
     import torch
 
-    policy, given, switches = ray.get(config["job"])
+    (policy, rest, switches), rank = ray.get(config["job"]), torch.distributed.get_rank()
+    weights = ray.get(config["weights"][rank])
     refused = Path(config["folder"]) / REFUSED
     if refused.exists():
         return
     numba.set_num_threads(min(config["threads"], numba.get_num_threads()))
     torch.set_num_threads(config["threads"])
     try:
-        train(policy, *given, **switches, resume=True, team=Workers())
+        train(policy, weights, *rest, **switches, resume=True, team=Workers(len(policy.vocabulary.query_ids)))
     except TandemRankError as error:
         refused.write_text(json.dumps([type(error).__name__, str(error)]), encoding="utf-8")
         raise  # the others wait for this one's gradients: Ray ends them and starts all again, who then see the refusal

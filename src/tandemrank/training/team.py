@@ -26,7 +26,7 @@ from tandemrank.policies.scorers import Scorer
 class Share:
     """The queries of a minibatch that are ours, and who draws their keys, new ones each time.
 
-    A worker with none of them takes the first and counts it with weight 0: it then draws and adds up as the others do.
+    A worker with none of them takes another and counts it with weight 0: it then draws and adds up as the others do.
     """
 
     q: Tensor
@@ -61,18 +61,29 @@ class Team:
 ALONE = Team()
 
 
-class Workers(Team):
-    """The processes of `torch.distributed`, whose group exists already; query q belongs to worker q mod size."""
+def share_of(Q: int, rank: int, size: int) -> tuple[int, int]:
+    """The first of the Q queries that belong to a worker, and the one after the last."""
+    return -(-Q * rank // size), -(-Q * (rank + 1) // size)
 
-    def __init__(self) -> None:
+
+class Workers(Team):
+    """The processes of `torch.distributed`, whose group exists already; each has a range of the Q queries (`share_of`)."""
+
+    def __init__(self, Q: int) -> None:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self.is_first = self.rank == 0
+        self.queries = share_of(Q, self.rank, self.size)
+
+    def _is_ours(self, q: Tensor) -> Tensor:
+        first, stop = self.queries
+        return (q >= first) & (q < stop)
 
     def share(self, q: Tensor, generator: torch.Generator) -> Share:
-        """Every worker draws for all and keeps its own."""
-        mine = torch.nonzero(q % self.size == self.rank)[:, 0]
+        """Every worker draws for all and keeps its own; without any it takes one of its queries, which counts for nothing."""
+        mine = torch.nonzero(self._is_ours(q))[:, 0]
         rows = mine if len(mine) else torch.zeros(1, dtype=torch.int64)
-        return Share(q[rows], lambda: keys_for(len(q), generator)[rows.numpy()], float(len(mine) > 0))
+        own = q[rows] if len(mine) else torch.tensor([self.queries[0]])
+        return Share(own, lambda: keys_for(len(q), generator)[rows.numpy()], float(len(mine) > 0))
 
     def add_up(self, models: Iterable[Scorer]) -> None:
         """Sparse gradients as their rows, unless dense ones are smaller; all dense ones in one piece."""
@@ -118,7 +129,7 @@ class Workers(Team):
         """As integers of the same bits, 0 but at one worker, so that their sum is exact."""
         for t, owner in own:
             bits = t.detach().view(torch.int32)
-            bits[owner % self.size != self.rank] = 0
+            bits[~self._is_ours(owner)] = 0
             distributed.all_reduce(bits)
 
     def total(self, value: float) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.cluster import Engine
 from tandemrank._base.random import derive
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.beliefs.scorer import REMEMBERED
@@ -116,6 +117,7 @@ class Valuer:
     logging_policy: TwoStagePolicy | None
     seed: int
     tell: Callable[[str], None]
+    engine: Engine = "local"
 
     def all(self, trained: dict[Method, Trained]) -> Valued:
         """Every policy, as it may go live."""
@@ -209,6 +211,7 @@ class Valuer:
             other_log=others,
             reward=reward,
             seed=derive(self.seed, "value") % 2**32,
+            engine=self.engine,
         )
         found = estimate_all([*policies, PRODUCTION], log, question, lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"))
         rewards = self.parts.rewards

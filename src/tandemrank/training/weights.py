@@ -1,14 +1,14 @@
 """What training maximises: the value of every document to a query, a minibatch of rows at a time.
 
     w[q, d] = sum_i c_i(d) / rho_0(d)          clicks by inverse propensities             (paper: cltr-obj-2s, propensity_def)
-    w[q, d] = n_q R_hat(q, d)                  what the beliefs of the log expect
+    w[q, d] = n_q R_hat(q, d)                  what the beliefs of the log expect, of very many items of those near the top
 
 so that N U_hat = sum_q sum_d w[q, d] rho_cr(d). Nothing has the size Q x D. And the weights alpha_k of the ranks that
 rho_cr is taken by (paper: list-utility).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,11 @@ from torch import Tensor
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
+from tandemrank.policies.candidates import LARGE
+from tandemrank.training.checkpoint import identity_of
 from tandemrank.training.config import RankWeights
+
+SEVERAL = 2  # documents with a weight for each candidate, where items are very many
 
 
 class Weights(Protocol):
@@ -93,17 +97,21 @@ def click_weights(rho_0: Floats, feedback: Feedback) -> csr_matrix:
 
 @dataclass(frozen=True)
 class BeliefWeights:
-    """Weights of every document, by a reward model.
+    """Weights by a reward model: of every document, or of about `top` of each query, and of what it was shown.
 
     `clicked` (query, item) pairs, those that are `excluded` and have no weight too: how much is known of a query.
+    `before`: the first query that the model is of, where it is of a part of them; `whole`: then the digest of the whole one.
     Shapes: impressions [Q]; excluded [Q, D].
     """
 
     impressions: Floats
     reward: RewardModel
     D: int
+    top: int
     clicked: int
     excluded: csr_matrix | None = None
+    before: int = 0
+    whole: str = ""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -117,10 +125,8 @@ class BeliefWeights:
 
     def rows(self, q: NDArray[np.int64]) -> csr_matrix:
         """Shapes: q [B] -> [B, D]."""
-        w = self.impressions[q, None] * self.reward.matrix(q)[:, :-1]
-        B, D = w.shape
-        every = np.tile(np.arange(D, dtype=np.int32), B)
-        found = csr_matrix((w.ravel().astype(np.float32), every, np.arange(B + 1) * D), shape=(B, D))
+        found = self.reward.top(q - self.before, self.top)
+        found.data = (found.data * np.repeat(self.impressions[q], np.diff(found.indptr))).astype(np.float32)
         if self.excluded is not None:
             found = csr_matrix(found - found.multiply(self.excluded[q] != 0))
             found.eliminate_zeros()
@@ -129,14 +135,30 @@ class BeliefWeights:
     def arrays(self) -> Sequence[NDArray[Any]]:
         """Everything they are made of."""
         excluded = [] if self.excluded is None else [self.excluded.indptr, self.excluded.indices]
-        return [self.impressions, *(array for _, array in sorted(self.reward.arrays().items())), *excluded]
+        digest = np.frombuffer(self.digest.encode(), np.uint8)
+        return [np.array(self.top), self.impressions, digest, *excluded]
+
+    @property
+    def digest(self) -> str:
+        """A name for the whole reward model."""
+        return self.whole or identity_of([], [array for _, array in sorted(self.reward.arrays().items())])
+
+    def part(self, first: int, stop: int) -> "BeliefWeights":
+        """The same for those who ask about some of the queries alone."""
+        return replace(self, reward=self.reward.part(first, stop), before=first, whole=self.digest)
 
 
-def belief_weights(feedback: Feedback, reward: RewardModel) -> BeliefWeights:
-    """w[q, d] = n_q R_hat(q, d), by a model of this very log."""
+def belief_weights(feedback: Feedback, reward: RewardModel, K2: int) -> BeliefWeights:
+    """w[q, d] = n_q R_hat(q, d), by a model of this very log; where items are very many, of `SEVERAL` K2 of a query."""
     clicked = feedback.clicks > 0
     pairs = np.unique(feedback.query[clicked] * np.int64(feedback.D) + feedback.item[clicked])
-    return BeliefWeights(feedback.impressions.astype(np.float64), reward, feedback.D, len(pairs))
+    return BeliefWeights(
+        impressions=feedback.impressions.astype(np.float64),
+        reward=reward,
+        D=feedback.D,
+        top=feedback.D if feedback.D <= LARGE else min(SEVERAL * K2, feedback.D),
+        clicked=len(pairs),
+    )
 
 
 def rank_weights(wanted: RankWeights, theta: Tensor, clicked: float, K2: int) -> Tensor:

@@ -14,7 +14,7 @@ from numba import njit
 from tandemrank.gradients._kernels.compiled import MATHS, SUMS, kernel
 from tandemrank.gradients._kernels.draws import arrivals, clocks_of, first_of, halves, stream, time_of_rank
 from tandemrank.gradients._kernels.float32 import above, bits, exp, f32, i32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._kernels.products import BLOCK, dot, own_score, score_of
+from tandemrank.gradients._kernels.products import BLOCK, dot, own_score
 
 BINS = 128
 # Proposals drawn at a time.
@@ -134,15 +134,16 @@ def _level(rate, count, width, share, D, log_T):
 
 
 @kernel()
-def set_horizons(first, stop, X, Y, given, some, K, size, samples, is_drawn, b, margin, log_T, log_tau, log_reach):
+def set_horizons(first, stop, source, some, K, size, samples, is_drawn, b, margin, log_T, log_tau, log_reach):
     """Level and horizons of each query, from the scores of the documents `some`; functions of the scores alone.
 
     The horizon of the S races is the time by which K + 1 have very probably arrived (-inf where there is none: `finish`
     draws all clocks then); `log_tau` that by which K are expected, at most half of all. The other horizons, those of samples,
     are `log_reach`, by which `size` are expected. Without chance the level is one that very probably K exceed, and nobody is
-    too late. `margin` bounds the rounding of a product.
-    Shapes: X [B, F]; Y [D, F]; given [B, D or 0]; b, margin, log_tau, log_reach [B]; log_T [B, U], U >= S.
+    too late. `margin` bounds the rounding of a product. What is listed is left out of account: it is not many.
+    Shapes: b, margin, log_tau, log_reach [B]; log_T [B, U], U >= S.
     """
+    X, Y, given, _, _, _ = source
     D, part = Y.shape[0], Y[some]
     rounding = _rounding_of(part)
     needed, share = f32(K + 1 + 4.0 * np.sqrt(K + 1.0)), f32(D) / f32(some.size)
@@ -152,7 +153,7 @@ def set_horizons(first, stop, X, Y, given, some, K, size, samples, is_drawn, b, 
     for q in range(first, stop):
         margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
         for j in range(some.size):
-            score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
+            score[j] = given[q, some[j]] if given.size > 0 else dot(X[q], part[j])
         if not is_drawn:
             # Just below, so that all who have this score exceed it: many may have the same.
             b[q] = np.nextafter(_highest_of(score, rank, cost), f32(-np.inf))
@@ -180,12 +181,12 @@ def set_horizons(first, stop, X, Y, given, some, K, size, samples, is_drawn, b, 
 
 
 @kernel()
-def _head(row, first, found, n, x, Y, b, margin, log_T, clock, docs, scores, times, filled):
+def _head(row, first, found, n, source, q, b, margin, log_T, clock, docs, scores, times, filled):
     """Appends who of the head arrives before T; returns the new number of entries."""
     for j in range(n):
         if clock[j] - row[found[j]] < log_T + margin:
             d = first + found[j]
-            s = score_of(x, Y, d, row[found[j]])
+            s = own_score(source, q, d)
             if s > b and clock[j] - s < log_T:
                 docs[filled], scores[filled], times[filled] = d, s, clock[j] - s
                 filled += 1
@@ -210,7 +211,7 @@ def _proposals(key, number, width, b, gap, least, slot):
 
 
 @kernel()
-def _tail(row, first, size, x, Y, b, margin, log_T, key, work, docs, scores, times, filled):
+def _tail(row, first, size, source, q, b, margin, log_T, key, work, docs, scores, times, filled):
     """Appends who of the tail arrives before T: a Poisson stream of proposals, thinned.
 
     Time runs in units of 1 / (slots exp(b)), slots a power of two, at least `size`; a slot beyond it is nobody's.
@@ -233,7 +234,7 @@ def _tail(row, first, size, x, Y, b, margin, log_T, key, work, docs, scores, tim
             # Not above: what is near the level is looked at, and the score that counts decides.
             if j < size and row[j] > least[i] - margin and row[j] <= b + margin:
                 d = first + j
-                s = score_of(x, Y, d, row[j])
+                s = own_score(source, q, d)
                 if least[i] < s <= b and not _seen(d, docs, own, filled):
                     docs[filled], scores[filled] = d, s
                     times[filled] = f32(np.log(t / slots) - np.float64(b))
@@ -266,18 +267,18 @@ def _keep_first(docs, scores, times, n, K, order):
 
 @kernel()
 def scan(
-    first, stop, products, tile, start, X, Y, b, margin, log_T, keys, is_drawn, K, docs, scores, times, filled, bad
+    first, stop, products, tile, start, source, b, margin, log_T, keys, is_drawn, K, docs, scores, times, filled, bad
 ):
     """Who arrives before the horizon, out of the documents start, start + 1, ... of one block, for some of the queries.
 
     Without chance (`is_drawn`) all who exceed the level, at the time -s; where a block might not find room any more, the K
     first so far are kept, and who just missed is the level from then on: later documents have higher numbers.
 
-    Shapes: products [n, BLOCK], the scores of the queries tile, tile + 1, ... (approximate where Y has factors); b,
+    Shapes: products [n, BLOCK], the scores of the queries tile, tile + 1, ... (approximate where they are products); b,
     margin [B]; log_T, filled [B, U]; keys [B, U], one of each race; docs, scores, times [B, U, capacity]; bad [B], a
     document without a finite score, or -1.
     """
-    size = min(BLOCK, Y.shape[0] - start)
+    size = min(BLOCK, source[1].shape[0] - start)
     found, clock = np.empty(BLOCK + 1, np.int32), np.empty(BLOCK, np.float32)
     ids, work, order = np.empty(BLOCK, np.int32), _work(), np.empty(K + 1, np.int32)
     for i in range(first, stop):
@@ -299,12 +300,12 @@ def scan(
                 else:
                     clock[:n] = f32(0.0)
                 filled[q, u] = _head(
-                    row, start, found, n, X[q], Y, b[q], margin[q], log_T[q, u], clock, *out, filled[q, u]
+                    row, start, found, n, source, q, b[q], margin[q], log_T[q, u], clock, *out, filled[q, u]
                 )
                 if is_drawn and b[q] > f32(-np.inf):
                     block = stream(stream(key, _TAIL), u64(start // BLOCK))
                     filled[q, u] = _tail(
-                        row, start, size, X[q], Y, b[q], margin[q], log_T[q, u], block, work, *out, filled[q, u]
+                        row, start, size, source, q, b[q], margin[q], log_T[q, u], block, work, *out, filled[q, u]
                     )
 
 
@@ -319,15 +320,15 @@ def _log_sum(a, b):
 
 
 @kernel()
-def _complete(X, Y, given, q, log_T, key, is_drawn, K, docs, scores, times, n, own, own_s, at):
+def _complete(source, q, log_T, key, is_drawn, K, docs, scores, times, n, own, own_s, at):
     """Goes on beyond the horizon with new clocks for all who have not arrived, which is the same law: they have no memory.
 
     Fills `own`, `own_s` and `at` with the first K arrivals, and at place K with who comes next. Returns how many of the K.
     """
-    D = Y.shape[0]
+    D = source[1].shape[0]
     score, rest = np.empty(D, np.float32), np.empty(D, np.float32)
     for d in range(D):
-        score[d] = own_score(X, Y, given, q, d)
+        score[d] = own_score(source, q, d)
     if is_drawn:
         arrivals(score, stream(key, _LATER), rest)
     else:
@@ -344,7 +345,7 @@ def _complete(X, Y, given, q, log_T, key, is_drawn, K, docs, scores, times, n, o
 
 
 @kernel()
-def finish(start, stop, X, Y, given, log_T, keys, is_drawn, K, docs, scores, times, filled, first, first_s, log_t):
+def finish(start, stop, source, log_T, keys, is_drawn, K, docs, scores, times, filled, first, first_s, log_t):
     """The K first arrivals of the first S races, the last of them in front, and at place K who comes next.
 
     Shapes: first, first_s, log_t [B, S, K + 1], -1, -inf and +inf where nobody is left; the rest as in `scan`.
@@ -361,8 +362,8 @@ def finish(start, stop, X, Y, given, log_T, keys, is_drawn, K, docs, scores, tim
                     own[j], own_s[j], at[j] = docs[q, u, order[j]], scores[q, u, order[j]], times[q, u, order[j]]
             else:
                 n = _complete(
-                    X, Y, given, q, log_T[q, u], keys[q, u], is_drawn, K, docs[q, u], scores[q, u], times[q, u], n,
-                    own, own_s, at,
+                    source, q, log_T[q, u], keys[q, u], is_drawn, K, docs[q, u], scores[q, u], times[q, u], n, own,
+                    own_s, at,
                 )  # fmt: skip
             last = 0
             for j in range(1, n):

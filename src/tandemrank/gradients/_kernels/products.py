@@ -5,7 +5,6 @@ Products of matrices round differently in batches of different size. So they onl
 """
 
 import numpy as np
-from numba import njit
 
 from tandemrank.gradients._kernels.compiled import SUMS, kernel
 from tandemrank.gradients._kernels.float32 import f32, i32
@@ -25,16 +24,29 @@ def dot(x, y):
     return total
 
 
-@njit(inline="always")
-def score_of(x, Y, d, given):
-    """The score of document d: the product, or where there are no factors the given one."""
-    return dot(x, Y[d]) if Y.shape[1] > 0 else given
+@kernel()
+def own_score(source, q, d):
+    """The score of document d for query q: as given, as listed, or the product; `source` as `products.Source` has it."""
+    X, Y, given, first, item, value = source
+    if Y.shape[1] == 0:
+        return given[q, d]
+    low, high = first[q], first[q + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if item[middle] < d:
+            low = middle + 1
+        else:
+            high = middle
+    if low < first[q + 1] and item[low] == d:
+        return value[low]
+    return dot(X[q], Y[d])
 
 
-@njit(inline="always")
-def own_score(X, Y, given, q, d):
-    """The score of document d for query q.  Shapes: X [B, F]; Y [D, F]; given [B, D], or [B, 0] where there are factors."""
-    return dot(X[q], Y[d]) if Y.shape[1] > 0 else given[q, d]
+@kernel()
+def own_scores(source, q, d, out):
+    """The scores of pairs.  Shapes: q, d, out [n]."""
+    for j in range(out.size):
+        out[j] = own_score(source, q[j], d[j])
 
 
 @kernel()

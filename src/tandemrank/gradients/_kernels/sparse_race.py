@@ -85,7 +85,7 @@ def _inverse_chances(s, n, own, places, count, log_edge, arrived_y, inside, inve
 
 @kernel()
 def collect(
-    first, stop, X, Y, given, indptr, indices, candidates, s, count, log_edge, sampled, sampled_s, sampled_n, log_tau,
+    first, stop, source, indptr, indices, candidates, s, count, log_edge, sampled, sampled_s, sampled_n, log_tau,
     log_reach, ranker_room, documents, scores, places, listed, inverse, pattern,
 ):  # fmt: skip
     """The lists of each query: for both stages weighted documents first, candidates and who missed; and from the column
@@ -103,7 +103,7 @@ def collect(
         docs, n, weight = documents[q], np.int64(0), pattern[q]
         for j in range(indptr[q], indptr[q + 1]):
             place, n = _put(np.int64(indices[j]), table, docs, n)
-            scores[q, place] = own_score(X, Y, given, q, indices[j])
+            scores[q, place] = own_score(source, q, indices[j])
             weight[place] = chances(scores[q, place], log_tau[q])[1]
         own = n
         for i in range(S):
@@ -266,15 +266,15 @@ def exposure(
 
 
 @kernel()
-def typical_time_of(X, Y, given, q, target):
+def typical_time_of(source, q, target):
     """When `target` documents are expected to have arrived, from the documents that the dense race asks; -inf for never."""
-    D = Y.shape[0]
+    D = source[1].shape[0]
     stride = max(1, D // TYPICAL_DOCUMENTS)
     n = (D + stride - 1) // stride
     floats = np.empty((4, n), np.float32)
     s, chance, rate, weight = floats[0], floats[1], floats[2], floats[3]
     for j in range(n):
-        s[j] = own_score(X, Y, given, q, j * stride)
+        s[j] = own_score(source, q, j * stride)
         chance[j] = f32(1.0) if s[j] > f32(-np.inf) else f32(0.0)
     return typical_time(s, chance, f32(target * n / D), rate, weight)
 
@@ -303,7 +303,7 @@ def _look_at(sampled, scores, log_reach, own, table, documents, s, x, n):
 
 @kernel()
 def alone(
-    start, stop, X, Y, given, indptr, indices, weights, first, log_t, theta, log_reach, sampled, sampled_s, count,
+    start, stop, source, indptr, indices, weights, first, log_t, theta, log_reach, sampled, sampled_s, count,
     documents, gradient, listed,
 ):  # fmt: skip
     """The documents of each query, weighted ones first, then both samples, and the gradients by their scores.
@@ -320,7 +320,7 @@ def alone(
         floats[:], table[:] = f32(0.0), -1
         for j in range(indptr[q], indptr[q + 1]):
             place, n = _put(np.int64(indices[j]), table, docs, n)
-            s[place], w[place] = own_score(X, Y, given, q, indices[j]), weights[j]
+            s[place], w[place] = own_score(source, q, indices[j]), weights[j]
         own, one, two = n, count[q, 0], count[q, 1]
         x[:own], other[:own] = f32(1.0), f32(1.0)
         n = _look_at(sampled[q, 0, :one], sampled_s[q, 0], log_reach[q], own, table, docs, s, x, n)
@@ -329,7 +329,7 @@ def alone(
             state = _arrived(s[:n], first[q, i], log_t[q, i], table, docs, w, scratch)
             add_race(s[:n], s[:n], mine, n, nothing, theta, delta, w, state, scratch, block, nothing, g[:n])
         n = _look_at(sampled[q, 1, :two], sampled_s[q, 1], log_reach[q], own, table, docs, s, other, n)
-        _take_out(s[:n], typical_time_of(X, Y, given, q, target), x, other, g, S, gradient[q])
+        _take_out(s[:n], typical_time_of(source, q, target), x, other, g, S, gradient[q])
         listed[q] = n
         docs[n:] = docs[0]
 
