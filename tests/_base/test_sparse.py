@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tandemrank._base.sparse import canonical_csr, places_in_rows
+from tandemrank._base.sparse import canonical_csr, means_by, places_in_rows
 
 DENSE = np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
 
@@ -50,5 +50,12 @@ def test_entries_are_found_by_row_and_column() -> None:
     found = places_in_rows(came.indptr, came.indices, rows, wanted, 3)
     assert np.array_equal(np.where(found >= 0, came.data[found], 0.0), DENSE[rows[:, None], wanted])
     assert found.tolist() == [[2, -1], [0, -1], [1, 1]]
+    assert places_in_rows(came.indptr, came.indices, rows[:2], wanted[:2], 3).tolist() == [[2, -1], [0, -1]]
     empty = sparse.csr_matrix((2, 3))
     assert places_in_rows(empty.indptr, empty.indices, rows, wanted, 3).max() == -1
+
+
+def test_means_of_little_are_near_the_prior() -> None:
+    index, values, prior = np.array([0, 0, 2]), np.array([1.0, 3.0, 5.0]), np.array([0.5, 7.0, 1.0])
+    assert means_by(index, values, prior, 2.0).tolist() == [(4 + 1) / 4, 7.0, (5 + 2) / 3]
+    assert means_by(index, values, prior, 2.0, np.full(3, 0.5)).tolist() == [(4 + 1) / 3, 7.0, (5 + 2) / 2.5]

@@ -21,6 +21,7 @@ LIBRARIES = {
     "item_rate",
     "movielens",
     "pl_rank",
+    "truth_worlds",
     "two_stage_world",
 }
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in LIBRARIES)

@@ -41,6 +41,7 @@ VALUE = [
     "verdict",
 ]
 CASES = ["best_case", "worst_case"]
+READING = ["below_a_click", "below_a_click_z", "trust_bias", "trust_bias_error"]
 CURVE = ["by_steepness", "curve_error", "interval_with_curve"]
 COMPARISON = [
     "bound_over",
@@ -63,6 +64,7 @@ DECISION = [
     "exit_code",
     "independent",
     "level",
+    "no_segment_below",
     "reward",
     "segment_column",
     "why",
@@ -118,10 +120,10 @@ def printed(capsys: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
 
 def test_estimate_says_what_it_said(asked: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = printed(capsys, monkeypatch, "estimate", *asked)
-    assert sorted(found) == sorted([*VALUE, *CASES, *DIAGNOSTICS])
+    assert sorted(found) == sorted([*VALUE, *CASES, *DIAGNOSTICS, *READING])
     curve = str(Path(asked[1]).with_name("curve.json"))
     found = printed(capsys, monkeypatch, "estimate", *asked, "--curve", curve, "--curve-interval")
-    assert sorted(found) == sorted([*VALUE, *CASES, *DIAGNOSTICS, *CURVE])
+    assert sorted(found) == sorted([*VALUE, *CASES, *DIAGNOSTICS, *READING, *CURVE])
     assert sorted(found["by_steepness"][0]) == ["above_production", "steepness", "value"]
 
 
@@ -138,7 +140,7 @@ def test_estimate_of_several_numbers_of_candidates(
 def test_compare_says_what_it_said(asked: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = printed(capsys, monkeypatch, "compare", *asked)
     assert sorted(found) == COMPARISON
-    assert sorted(found["new"]) == sorted([*VALUE, *CASES, *DIAGNOSTICS])
+    assert sorted(found["new"]) == sorted([*VALUE, *CASES, *DIAGNOSTICS, *READING])
     assert sorted(found["old"]) == VALUE
 
 

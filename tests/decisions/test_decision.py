@@ -68,6 +68,9 @@ HERE = world()
 BETTER, SAME, WORSE = HERE.pair(1.5 * HERE.liked), HERE.pair(1.02 * HERE.logger), HERE.pair(-HERE.liked)
 LOG = HERE.log(20_000)
 KNOWN = {"logging_policy": HERE.production, "samples": 40}
+BEST, LIVE = tandemrank.offpolicy.valuation.estimate_all(
+    [BETTER, "production"], LOG, tandemrank.offpolicy.question.Question(**KNOWN)
+)
 
 
 def test_a_better_pair_ships_an_equal_one_is_tried_and_a_worse_one_is_not() -> None:
@@ -182,7 +185,7 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
     free = [planning.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
     assert free[1] < free[0]
-    assert free[0] - free[1] == pytest.approx(value.weights @ live.log.clicks / live.log.N * (1 - 1 / 1.04), rel=0.1)
+    assert free[0] - free[1] == pytest.approx(value.weights[0] @ live.log.clicks / live.log.N * (1 - 1 / 1.04), rel=0.1)
     value, live = (replace(x, sample=replace(x.sample, independent="queries")) for x in (value, live))
     plain = planning.at_least(value, live, rules).bound
     careful = planning.at_least(replace(value, diagnostics=odd), live, rules).bound
@@ -309,6 +312,59 @@ def test_better_on_average_and_worse_for_some_is_said() -> None:
     assert (
         decide(mixed, column, **KNOWN, segment="kind", independent="impressions").candidates[0].segments == one.segments
     )
+
+
+def test_a_segment_below_its_limit_does_not_ship_and_who_harms_nobody_is_preferred() -> None:
+    kind = np.array(["new" if q % 10 == 0 else "old" for q in range(Q)])
+    mixed = HERE.pair(np.where((kind == "new")[:, None], -1.5, 2.0) * HERE.liked)
+    asked = {"segment": "kind", "query_features": pl.DataFrame({"query_id": range(Q), "kind": kind}), **KNOWN}
+    harmful = decide(mixed, LOG, no_segment_below=-0.02, **asked)
+    assert (harmful.call, harmful.exit_code, harmful.no_segment_below) == (Call.DO_NOT, 4, -0.02)
+    assert harmful.candidates[0].reasons[0].startswith("guardrail: new surely falls below -0.02: -")
+    assert decide(mixed, LOG, no_segment_below=-2.0, **asked).call == Call.SHIP
+    q = pl.col("query_id")
+    few = decide(BETTER, LOG.filter((q % 10 != 0) | (q == 0)), no_segment_below=-0.01, **asked)
+    assert few.call == Call.CANARY  # too few of the new ones to be sure
+    assert few.candidates[0].reasons[0].startswith("guardrail: new may fall below -0.01: ")
+    gentle = HERE.pair(1.2 * HERE.liked)
+    both = decide(
+        {"harmful": HERE.pair(np.where((kind == "new")[:, None], -1.5, 4.0) * HERE.liked), "gentle": gentle},
+        LOG,
+        **asked,
+    )
+    gains = [one.comparison.difference for one in both.candidates]
+    assert gains[0] > gains[1]
+    assert (both.call, both.chosen) == (Call.SHIP, "gentle")
+    with pytest.raises(
+        ConfigError, match=r"no_segment_below: expected a number .* and segment, a column; got -0.1 and None"
+    ):
+        decide(BETTER, LOG, no_segment_below=-0.1, **KNOWN)
+
+
+def test_an_answer_that_is_refused_has_no_figures_but_diagnostics() -> None:
+    """Nor is a bound ever above the estimate, which is by another estimator."""
+    log = HERE.log(40)
+    found = decide(HERE.pair(-3 * HERE.logger), log, **KNOWN)
+    [one] = found.candidates
+    assert one.comparison.verdict == Verdict.REFUSE
+    assert (found.call, one.lower_bound, one.canary) == (Call.DO_NOT, None, None)
+    plain = one.summary()["comparison"]
+    assert all(
+        plain[name] is None for name in ("difference", "standard_error", "interval", "over_queries", "lower_bound")
+    )
+    assert plain["new"]["value"] is plain["new"]["interval"] is None
+    assert plain["new"]["balance"] > 0
+    assert plain["old"]["value"] > 0
+    assert [row[1:4] for row in pages.policies(found).rows] == [("–", "–", "–")]
+    assert "estimated" not in pages.report(found).html()
+    value = one.comparison.new
+    low = replace(value, estimate=Estimate(value.estimate.numerator - 10.0, value.estimate.denominator))
+    assert (low.value, low.interval[0], low.lower_bound) == (0.0, 0.0, 0.0)
+    assert low.interval[1] > 0
+    gap = comparison.compare_values(
+        replace(BEST, estimate=Estimate(0.5 * BEST.estimate.numerator, BEST.estimate.denominator)), LIVE
+    )
+    assert gap.lower_bound == gap.difference < comparison.compare_values(BEST, LIVE).lower_bound
 
 
 def test_queries_with_several_values_or_none_are_segments_of_their_own() -> None:

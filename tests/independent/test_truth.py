@@ -1,7 +1,8 @@
 """What is promised against the truth of a simulator that shares no code with the package: `benchmarks/truth.py`, small."""
 
-import importlib.util
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,8 @@ import pytest
 
 from independent import simulator
 
-ROOT = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("truth", ROOT / "benchmarks" / "truth.py")
-assert spec is not None
-assert spec.loader is not None
-truth = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(truth)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+truth, truth_worlds = (importlib.import_module(name) for name in ("truth", "truth_worlds"))
 
 
 def test_the_simulator_knows_the_package_by_no_import() -> None:
@@ -38,46 +35,50 @@ def test_lists_of_the_simulator_are_plackett_luce_in_two_stages() -> None:
 
 
 def test_promises_hold_on_a_small_log(tmp_path: Path) -> None:
-    measures = ["trained", "changing"]
-    found = truth.summary(truth.run(tmp_path / "truth.jsonl", ["tiny"], measures, 1))
-    assert found["coverage"]["tiny"] == found["changing_coverage"] == 1
-    assert abs(found["bias"]["tiny"]["mean"]) < 0.3
-    assert abs(found["changing_bias"]["mean"]) < 0.15
+    found = truth.summary(truth.run(tmp_path / "truth.jsonl", ["tiny", "changing"], 1))
+    assert found["tiny"]["coverage"] == found["changing"]["coverage"] == found["tiny"]["gain"]["coverage"] == 1
+    assert abs(found["tiny"]["bias"]["mean"]) < 0.3
+    assert abs(found["changing"]["bias"]["mean"]) < 0.15
+    assert "tiny" in truth.line("tiny", found["tiny"])
 
 
 def test_intervals_of_few_queries_are_over_impressions_and_hold(tmp_path: Path) -> None:
     """One to five queries: over queries the interval of one would be a point."""
-    results = truth.run(tmp_path / "truth.jsonl", ["tiny"], ["few"], 3)
+    results = truth.run(tmp_path / "truth.jsonl", ["few logged", "few alone"], 3)
     found = truth.summary(results)
-    assert found["few_logs"] == 3
-    assert found["few_coverage"]["logged"] == 1
-    assert all(one["logged"]["high"] - one["logged"]["low"] > 0.02 * one["truth"] for one in results)
-    assert abs(found["few_bias"]["alone"]["mean"]) < 0.1
+    assert found["few logged"]["logs"] == 3
+    assert found["few logged"]["coverage"] == 1
+    assert all(one["high"] - one["low"] > 0.02 * one["truth"] for one in results)
+    assert abs(found["few alone"]["bias"]["mean"]) < 0.1
 
 
 def test_a_pair_of_a_deterministic_log_stays_by_what_was_shown_and_is_not_worse() -> None:
     """It was 17% worse than production: a model thought highly of items that the logger had left out."""
-    results = [truth.deterministic("tiny", seed) for seed in (301, 302, 303)]
+    results = [truth_worlds.deterministic(seed, queries=20, items=60, n=666) for seed in (301, 302, 303)]
     for found in results:
-        assert found["stays"]
-        assert found["gain"] > -0.01 * found["production"]
+        assert found["more"]["stays"] == 1
+        assert found["more"]["gain_of_production"] > -0.01
         assert found["low"] < found["truth"] < found["high"]
-    beyond = [(one["promised"] - one["gain"]) / one["production"] for one in results if one["promised"] is not None]
+    beyond = [(one["gain"]["value"] - one["gain"]["truth"]) / one["truth"] for one in results]
     assert np.mean(beyond) < 0.15  # of 130 impressions each
 
 
 def test_a_result_that_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, asked = tmp_path / "truth.jsonl", []
 
-    def measured(size: str, seed: int) -> dict[str, float]:
-        asked.append((size, seed))
-        return {"value": 1.1, "truth": 1.0, "low": 0.9, "high": 1.2 if seed == 1 else 0.95}
+    def measured(seed: int) -> dict[str, object]:
+        asked.append(seed)
+        value = {"value": 1.1, "truth": 1.0, "low": 0.9, "high": 1.2 if seed == 1 else 0.95, "error": 0.1}
+        gain = {"value": 0.2, "truth": -0.1, "low": -0.2, "high": 0.3, "bound": 0.0}
+        return {**value, "verdict": "trust it", "gain": gain, "call": "ship"}
 
-    monkeypatch.setitem(truth.MEASURES, "changing", measured)
-    truth.run(file, ["medium"], ["changing"], 1)
-    results = truth.run(file, ["medium"], ["changing"], 2)
-    assert asked == [("medium", 1), ("medium", 2)]
+    monkeypatch.setitem(truth_worlds.WORLDS, "changing", measured)
+    truth.run(file, ["changing"], 1)
+    results = truth.run(file, ["changing"], 2)
+    assert asked == [1, 2]
     assert len(file.read_text(encoding="utf-8").splitlines()) == 2
-    found = json.loads(json.dumps(truth.summary(results)))
-    assert found["changing_bias"] == pytest.approx({"mean": 0.1, "error": 0.0})
-    assert found["changing_coverage"] == 0.5
+    found = json.loads(json.dumps(truth.summary(results)))["changing"]
+    assert found["bias"] == pytest.approx({"mean": 0.1, "error": 0.0})
+    assert (found["coverage"], found["gain"]["coverage"], found["gain"]["bound_holds"]) == (0.5, 1.0, 0.0)
+    assert (found["verdicts"], found["worse_shipped"]) == ({"trust it": 1.0}, 1.0)
+    assert found["error"] == pytest.approx({"stated": 0.1, "found": 0.1})

@@ -26,6 +26,15 @@ def test_lists_have_no_item_twice_and_readers_who_stop_click_less() -> None:
     assert stopped.sum() < w.clicks.sum()
 
 
+def test_expected_clicks_are_those_that_come() -> None:
+    rng = np.random.default_rng(0)
+    for how in ({}, {"trust": 0.2}, {"stop": True}):
+        w = worlds.logged(worlds.graded("w", rng, queries=20, items=30, K2=15), 20_000, rng, **how)
+        expected = worlds.expected_clicks(w, w.query, w.items)
+        error = (w.clicks.sum(1) - expected).std() / np.sqrt(len(w.query))
+        assert abs(w.clicks.sum(1).mean() - expected.mean()) < 5 * error
+
+
 def test_the_best_is_above_production_and_the_judge_counts_theta_times_relevance() -> None:
     w = worlds.smallest(3)
     best = worlds.judge_best(w).all_items

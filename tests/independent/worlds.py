@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 ROWS = 4096  # lists drawn at once
+STOPS = 0.8  # of the readers who stop, after a click
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class World:
     clicks: Whole = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     query_features: Floats | None = None
     item_features: Floats | None = None
+    trust: float = 0.0
+    stop: bool = False
 
     @property
     def known(self) -> Whole:
@@ -141,12 +144,13 @@ def logged(w: World, n: int, rng: np.random.Generator, *, trust: float = 0.0, st
     """The world with a log of n impressions.
 
     `trust`: an examined item of rank k is clicked with chance R + trust (1 - R) / k. `stop`: users read from the top, each
-    next item with chance theta_k / theta_(k - 1), and stop after a click with chance .8.
+    next item with chance theta_k / theta_(k - 1), and stop after a click with chance STOPS.
     """
     p = w.traffic[w.known] / w.traffic[w.known].sum()
     query = rng.choice(w.known, size=n, p=p)
     items = shown(w, query, rng)
-    return replace(w, query=query, items=items, clicks=clicks_on(w, query, items, rng, trust=trust, stop=stop))
+    clicks = clicks_on(w, query, items, rng, trust=trust, stop=stop)
+    return replace(w, query=query, items=items, clicks=clicks, trust=trust, stop=stop)
 
 
 def clicks_on(
@@ -161,8 +165,24 @@ def clicks_on(
     for k in range(K):
         reading &= rng.random(len(query)) < (w.theta[k] / w.theta[k - 1] if k else w.theta[0])
         clicks[:, k] = reading & (rng.random(len(query)) < chance[:, k])
-        reading &= (clicks[:, k] == 0) | (rng.random(len(query)) < 0.2)
+        reading &= (clicks[:, k] == 0) | (rng.random(len(query)) < 1 - STOPS)
     return clicks
+
+
+def expected_clicks(w: World, query: Whole, lists: Whole) -> Floats:
+    """Clicks that these users would give to lists; a place of -1 is empty.  Shapes: query [n]; lists [n, K] -> [n]."""
+    there = lists >= 0
+    R = np.where(there, w.R[query[:, None], np.maximum(lists, 0)], 0.0)
+    chance = np.where(there, R + w.trust * (1 - R) / np.arange(1, lists.shape[1] + 1), 0.0)
+    theta = w.theta[: lists.shape[1]]
+    if not w.stop:
+        return (theta * chance).sum(1)
+    found, reading = np.zeros(len(query)), np.ones(len(query))
+    for k in range(lists.shape[1]):
+        reading = reading * (theta[k] / theta[k - 1] if k else theta[0])
+        found += reading * chance[:, k]
+        reading = reading * (1 - STOPS * chance[:, k])
+    return found
 
 
 def graded(

@@ -1,4 +1,4 @@
-"""Propensities that change over time: pooled by the harmonic mean they give the truth, and less noise than row by row.
+"""Propensities that change over time: what is shown by their harmonic mean, clicks by those of their own showings.
 
 The simulator is plain NumPy: two Plackett-Luce loggers, one after the other, all lists enumerated.
 """
@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from tandemrank.logs import reading
-from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.logs.feedback import Feedback, click_moments, exposure
 from tandemrank.logs.sums import merge
-from tandemrank.offpolicy import estimators
+from tandemrank.offpolicy import bounds, estimators
 from tandemrank.offpolicy.propensities import row_propensities
 
 Q, D, THETA = 6, 5, np.array([1.0, 0.4])
@@ -78,8 +78,9 @@ def target(log: Feedback) -> np.ndarray:
     return rho(TARGET)[log.query, log.item]
 
 
-def pooled(log: Feedback, rho_0: np.ndarray | None = None) -> float:
-    return estimators.ips(target(log), row_propensities(log, THETA, "logged") if rho_0 is None else rho_0, log).value
+def by_sums(log: Feedback, rho_0: np.ndarray | None = None) -> float:
+    rho_0 = row_propensities(log, THETA, "logged") if rho_0 is None else rho_0
+    return estimators.ips(target(log), rho_0, log.by_own_propensity()).value
 
 
 def test_the_propensity_of_a_row_is_the_harmonic_mean_by_weight() -> None:
@@ -102,29 +103,70 @@ def test_what_was_shown_is_weighed_as_impression_by_impression() -> None:
     assert found == pytest.approx(expected, rel=1e-13)
 
 
-def test_clicks_are_weighed_by_their_expectation_given_the_sums() -> None:
-    """Rao-Blackwell: the mean of row-by-row IPS over all ways to deal a row's clicks to its impressions."""
-    p, c = np.array([0.5, 0.2, 0.1, 0.4]), np.array([1, 0, 1, 0])
-    frame = pl.DataFrame({"query_id": 1, "items": [[2]] * 4, "clicks": c[:, None], "propensities": p[:, None]})
-    log = reading.read(frame.with_columns(pl.col("clicks", "propensities").arr.to_list()))
-    dealt = [sum(x / y for x, y in zip(clicks, p, strict=True)) for clicks in permutations(c)]
-    assert log.clicks / log.propensity == pytest.approx([np.mean(dealt)], rel=1e-14)
+def test_clicks_count_by_the_propensities_of_their_own_showings() -> None:
+    """Exactly the sum impression by impression; without propensities as they are."""
+    simulated = simulate(2000, 2)
+    log = reading.read(simulated.frame())
+    assert by_sums(log) == pytest.approx(simulated.row_by_row(), rel=1e-13)
+    weights = rng_weights(2000)
+    weighted = reading.read(simulated.frame().with_columns(weight=weights))
+    of_rows = (rho(TARGET)[simulated.query[:, None], simulated.items] / simulated.propensity * simulated.clicks).sum(1)
+    assert by_sums(weighted) == pytest.approx(of_rows @ weights / weights.sum(), rel=1e-13)
+    plain = log.without_propensities()
+    assert plain.by_own_propensity() is plain
+
+
+def rng_weights(n: int) -> np.ndarray:
+    return np.random.default_rng(7).uniform(0.5, 3, n)
+
+
+def test_moments_of_clicks_are_those_of_the_impressions() -> None:
+    """sum 1, h, h^2 and m, m h, m h^2 over the clicks of a row, h = p / p_i; h^2 as if m had nothing to do with it."""
+    simulated = simulate(500, 3)
+    log = reading.read(simulated.frame())
+    each, together = click_moments(log, 2.0)
+    found = np.zeros((6, len(log.query)))
+    for q, items, clicks, own in zip(
+        simulated.query, simulated.items, simulated.clicks, simulated.propensity, strict=True
+    ):
+        for k in np.flatnonzero(clicks):
+            row = np.flatnonzero((log.query == q) & (log.item == items[k]) & (log.rank == k))
+            h, m = log.propensity[row] / own[k], clicks.sum()
+            found[:, row] += np.array([h**0, h, h**2, m * h**0, m * h, m * h**2])
+    assert together == pytest.approx(found[3:], rel=1e-12)
+    assert each[:2] == pytest.approx(found[:2], rel=1e-12)
+    assert each[2].sum() == pytest.approx(found[2].sum(), rel=0.02)
+    plain, of_lists = click_moments(log.without_propensities(), 2.0)
+    assert (plain == log.clicks).all()
+    assert (of_lists == log.clicks + log.others).all()
+
+
+def test_a_bound_takes_every_click_by_its_own_propensity() -> None:
+    """The sums of a difference to production, and of two policies, are those of the impressions."""
+    simulated = simulate(800, 4)
+    log = reading.read(simulated.frame())
+    w = target(log) / log.propensity
+    moving = rho(TARGET)[simulated.query[:, None], simulated.items] / simulated.propensity
+    live = bounds.both_weights(np.ones(len(w)), fixed=True)
+    for old, v in ((live, moving - 1), (0.5 * w, 0.5 * moving)):
+        sums = bounds.difference_sums(w, old, log, most=2.0)
+        assert sums.total == pytest.approx((v * simulated.clicks).sum(), rel=1e-12)
+        squares = (simulated.clicks.sum(1) * (v**2 * simulated.clicks).sum(1)).sum()
+        assert sums.squares == pytest.approx(squares, rel=1e-12)
 
 
 def test_a_logger_that_was_retrained_once() -> None:
     """The truth within five standard errors; the mean of the shown propensities, which are size-biased, misses it."""
     runs = [simulate(3000, seed) for seed in range(60)]
     logs = [reading.read(run.frame()) for run in runs]
-    ours, rows = np.array([pooled(log) for log in logs]), np.array([run.row_by_row() for run in runs])
+    ours = np.array([by_sums(log) for log in logs])
     biased = []
     for run, log in zip(runs, logs, strict=True):
         key = (run.query[:, None] * D + run.items) * 2 + np.arange(2)
         mean = np.bincount(key.ravel(), run.propensity.ravel()) / np.maximum(np.bincount(key.ravel()), 1)
-        biased.append(pooled(log, mean[(log.query * D + log.item) * 2 + log.rank]))
-    for found, bound in ((ours, 5), (rows, 5)):
-        assert abs(found.mean() - TRUTH) < bound * found.std(ddof=1) / np.sqrt(len(found))
+        biased.append(by_sums(log.without_propensities(), mean[(log.query * D + log.item) * 2 + log.rank]))
+    assert abs(ours.mean() - TRUTH) < 5 * ours.std(ddof=1) / np.sqrt(len(ours))
     assert np.mean(biased) < TRUTH - 20 * np.std(biased) / np.sqrt(len(biased))
-    assert ours.std() < rows.std()
 
 
 def test_merged_logs_of_two_loggers_are_pooled_as_one() -> None:
@@ -132,4 +174,5 @@ def test_merged_logs_of_two_loggers_are_pooled_as_one() -> None:
     frame = run.frame()
     whole = reading.read(frame)
     halves = merge([reading.read(frame[500:]), reading.read(frame[:500])])
-    assert np.array_equal(halves.propensity, whole.propensity)
+    for name in ("propensity", "weighed", "weighed_together", "weighed_squares"):
+        assert np.array_equal(getattr(halves, name), getattr(whole, name))

@@ -10,7 +10,7 @@ import pytest
 
 from same import assert_same
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs import reading
+from tandemrank.logs import reading, sources
 from tandemrank.logs.sums import merge
 
 N = 400
@@ -200,3 +200,47 @@ def test_what_is_wrong_with_times_is_told_as_always(tmp_path):
         reading.read_parts(tmp_path, SHARES, times=8)
     with pytest.raises(ConfigError, match=r"times: expected the number of parts that train, 0 or more; got -1\."):
         reading.read_parts(log(), SHARES, times=-1)
+
+
+def test_the_past_and_the_future_are_the_whole_log_each_impression_once(tmp_path):
+    """By a share, a number or a date; as a frame, as files of every form; long impressions stay whole."""
+    seconds = shuffled()
+    whole, cut = log(seconds), np.sort(seconds)[280]
+    before, after = sorted(np.flatnonzero(seconds < cut)), sorted(np.flatnonzero(seconds >= cut))
+    whole[:150].write_parquet(tmp_path / "a.parquet")
+    whole[150:].write_ndjson(tmp_path / "b.jsonl")
+    long = whole.with_row_index("impression_id").explode("items", "clicks")
+    long = long.rename({"items": "item_id", "clicks": "click"}).with_columns(
+        position=pl.int_range(1, pl.len() + 1).over("impression_id")
+    )
+    dated = whole.with_columns(pl.from_epoch(pl.col("timestamp") * 1000, "ms").alias("timestamp"))
+    when = datetime.fromtimestamp(cut, UTC).isoformat()
+    for source, said in ((whole, "70%"), (tmp_path, "70 %"), (long, str(cut)), (dated, when), (whole.to_pandas(), cut)):
+        past, future = (reading.read(sources.during(source, **{name: said})) for name in ("until", "since"))
+        assert (rows(past), rows(future)) == (before, after), said
+    some = sources.during(tmp_path, since="20%", until="70%")
+    found = reading.read_parts(some, (0.5,), times=2, lists=5, batch=9)
+    middle = np.argsort(seconds)[80:280]
+    assert [sorted(x.tolist()) for x in np.split(middle, [50, 100])] == [
+        rows(x) for x in (*found.train, *found.held_out)
+    ]
+    assert set(whole["query_id"].gather(found.train[0].vocabulary.query_ids[found.first.query]).to_list()) <= set(
+        middle
+    )
+
+
+def test_periods_without_impressions_or_without_times_are_refused_by_name():
+    with pytest.raises(
+        ConfigError, match="until: expected a date, a time, Unix seconds or a share such as 70%; got 'soon'"
+    ):
+        sources.during(log(shuffled()), until="soon")
+    with pytest.raises(ConfigError, match=r"since: expected .*got '170%'"):
+        sources.during(log(shuffled()), since="170%")
+    with pytest.raises(LogError, match="no impression has a `timestamp`"):
+        sources.during(log(), since="50%")
+    with pytest.raises(LogError, match="expected impressions in the period, 2030-01-01 to its end; the log has none"):
+        sources.during(log(shuffled()), since="2030-01-01")
+    assert sources.during("anything") == "anything"
+    broken = log(shuffled()).with_columns(clicks=pl.lit([1, 0, 2]))
+    with pytest.raises(LogError, match="the frame since 50%, row 0, column clicks"):
+        reading.read(sources.during(broken, since="50%"))

@@ -13,7 +13,9 @@ from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import calibration, valuation
 from tandemrank.offpolicy.calibration import Expected
-from tandemrank.offpolicy.propensities import FittedLogger, frequency_propensity, row_propensities
+from tandemrank.offpolicy.examined import Curves
+from tandemrank.offpolicy.logger import FittedLogger
+from tandemrank.offpolicy.propensities import frequency_propensity, row_propensities
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -68,14 +70,14 @@ def test_all_pairs_of_the_queries_get_what_their_impressions_have_to_give(monkey
     def fitted(pairs: Feedback) -> np.ndarray:
         return row_propensities(pairs, np.ones(1), "exact", logger, samples=1)
 
-    found = calibration.expected_of(log, logger, np.ones(1), fitted)
+    found = calibration.expected_of(log, logger, Curves.same(np.ones(1), log.Q), fitted)
     chance = np.exp([2.0, 1.0, 0.0]) / np.exp([2.0, 1.0, 0.0]).sum()
     assert found.pairs.query.tolist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
     assert found.rho_0 == pytest.approx(np.tile(chance, 3), abs=1e-6)
     assert found.exposure == pytest.approx(np.concatenate([2 * chance, chance, chance]), abs=1e-6)
     assert found.queries.tolist() == [True, True, False, True]
     monkeypatch.setattr(calibration, "PAIRS", 7)
-    some = calibration.expected_of(log, logger, np.ones(1), fitted)
+    some = calibration.expected_of(log, logger, Curves.same(np.ones(1), log.Q), fitted)
     assert some.queries.sum() == 2
     assert set(some.pairs.query.tolist()) == set(np.flatnonzero(some.queries).tolist())
 

@@ -91,3 +91,26 @@ def test_the_range_holds_the_value_of_any_estimator(estimator) -> None:
         reward = item_rate.reward_model(log, THETA) if estimator == "doubly_robust" else None
         found = valuation.estimate(pair, log, examination=THETA, estimator=estimator, reward=reward)
         assert found.identified.worst <= found.value <= found.identified.best
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_the_error_of_the_balance_of_few_queries_is_not_below_its_bootstrap(changes: bool) -> None:
+    """Items that stand together, and propensities that change from list to list: sums know neither."""
+    rng, n, K = np.random.default_rng(1), 4000, 3
+    theta, D = np.array([1.0, 0.6, 0.4]), 9
+    sharp = rng.choice([0.0, 2.0], n) if changes else np.ones(n)
+    block = (rng.random(n) < 1 / (1 + np.exp(sharp))).astype(int)  # one of two, each of three items in random order
+    items = 3 * block[:, None] + rng.permuted(np.tile(np.arange(3), (n, 1)), axis=1)
+    chance = np.where(block == 1, 1 / (1 + np.exp(sharp)), 1 / (1 + np.exp(-sharp)))
+    p = np.repeat(chance[:, None] * theta.sum() / 3, K, axis=1)
+    clicks = (rng.random((n, K)) < 0.3 * theta).astype(np.uint8)
+    columns = {"items": items, "clicks": clicks, "propensities": p}
+    frame = pl.DataFrame({"query_id": np.zeros(n, int), **{k: pl.Series(x).arr.to_list() for k, x in columns.items()}})
+    scores = GivenScores(np.array([[0.0] * 3 + [1.0] * 3 + [-30.0] * 3]))
+    policy = TwoStagePolicy(scores, scores, D, K, Vocabulary(pl.Series([0]), pl.Series(range(D))))
+    found = valuation.estimate(policy, frame, examination=theta, samples=2000).diagnostics
+    rho, _ = policy.exposure(np.zeros(D, int), np.arange(D), theta, samples=4000)
+    each = (theta * rho[items] / p).sum(1) / theta.sum()
+    bootstrap = each.std() / np.sqrt(n)
+    assert bootstrap < found.balance_error < 2.5 * bootstrap
+    assert abs(found.balance - 1) < 5 * bootstrap

@@ -83,6 +83,24 @@ def test_what_was_never_shown_is_worth_nothing_and_is_said_by_rank() -> None:
     assert "generator" not in str(value.reasons)
 
 
+@pytest.mark.parametrize(("missing", "propensity", "verdict"), [
+    (0.03, "frequency", Verdict.CARE), (0.002, "frequency", Verdict.TRUST), (0.03, "logged", Verdict.TRUST),
+])  # fmt: skip
+def test_what_chance_never_showed_is_missing_from_counted_propensities_alone(missing, propensity, verdict) -> None:
+    queries, times = 1000, 20
+    q, turn = np.repeat(np.arange(queries), times), np.tile(np.arange(times), queries)
+    shown = np.where(q < missing * queries, 1, turn % 2)  # the system would show item 0
+    rows = {"items": shown, "clicks": (turn // 2) % 2, "s": 0 * q, "propensities": 0.5 + 0 * q}
+    log = pl.DataFrame({"query_id": q} | {name: column[:, None] for name, column in rows.items()})
+    value = estimate(
+        Shadow("s", "s"), log.with_columns(pl.col(*rows).arr.to_list()), examination=(1.0,), propensity=propensity
+    )
+    assert value.diagnostics.unsupported == pytest.approx(missing)
+    assert value.value == pytest.approx(0.5 * (1 - missing))
+    assert value.verdict == verdict
+    assert ("never shown: the value is about that much too low" in value.reasons[0]) == (verdict == Verdict.CARE)
+
+
 # --- a simulator of its own ---------------------------------------------------------------------------------------------
 
 Q, D, K = 60, 25, 4

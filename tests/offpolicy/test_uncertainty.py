@@ -12,7 +12,7 @@ from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.uncertainty import impression_covariance
+from tandemrank.offpolicy.uncertainty import impression_covariance, unmet_variance
 
 
 def read(query: list[int], items: np.ndarray, clicks: np.ndarray) -> Feedback:
@@ -39,6 +39,20 @@ def test_covariance_over_impressions_is_without_bias_by_enumeration() -> None:
         total.append(p)
     assert sum(total) == pytest.approx(1)
     assert expected == pytest.approx(np.cov(np.array(values).T, aweights=total, bias=True))
+
+
+def test_weights_that_met_no_click_are_in_the_noise() -> None:
+    """90 showings of weight 1 with 9 clicks, 10 of weight 5 with none: one click beforehand at the rate of all, 9 in 100."""
+    items = np.repeat([0, 1], [90, 10])[:, None]
+    log = read([0] * 100, items, (np.arange(100) < 9)[:, None])
+    weights = np.where(log.item == 1, 5.0, 1.0)
+    found = unmet_variance(weights, log)
+    light, heavy = (1 + 9) / (100 / 9 + 90), 1 / (100 / 9 + 10)
+    assert found == pytest.approx((light * 90 + heavy * 25 * 10 - 9) / 100**2)
+    assert unmet_variance(np.stack([weights, np.zeros(2)]), log) == found
+    met = read([0] * 100, items, np.isin(np.arange(100), [*range(9), 95, 96, 97])[:, None])
+    assert unmet_variance(weights, met) == 0
+    assert unmet_variance(weights, read([0] * 100, items, np.zeros((100, 1)))) == 0
 
 
 @pytest.mark.parametrize("several", [False, True])

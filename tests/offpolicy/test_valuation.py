@@ -22,12 +22,12 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import comparison, diagnostics, estimators, evidence, propensities, valuation, values
-from tandemrank.offpolicy.estimators import Exposure
+from tandemrank.offpolicy.estimators import Exposure, by_query, of_queries
 from tandemrank.offpolicy.evidence import LogEvidence
 from tandemrank.offpolicy.exposure import MostLikely
-from tandemrank.offpolicy.propensities import FittedLogger
+from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
-from tandemrank.offpolicy.verdicts import Verdict, judge
+from tandemrank.offpolicy.verdicts import Verdict, curve_words, judge
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -514,25 +514,48 @@ def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> No
         policy_from_scores(frame, 2, 1)
 
 
-def test_a_query_that_the_pair_does_not_know_is_left_out_and_counted() -> None:
+@pytest.mark.parametrize("propensity", ["frequency", "logged"])
+def test_a_query_that_a_policy_cannot_answer_keeps_productions_list(propensity: str) -> None:
+    """Its clicks count 1 each, whatever their propensities; the others are valued as if it were not there."""
     large = world(20)
     log = large.log(400, 1)
+    if propensity == "logged":
+        p = np.random.default_rng(0).uniform(0.2, 0.9, len(log.query))
+        log = replace(log, logged=log.shown / p, weighed=1.3 * log.clicks / p, weighed_together=log.clicks / p)
+        log = replace(log, weighed_squares=log.clicks / p**2)
     few = large.take(np.arange(19))
-    known = [log.impressions[:19].sum(), log.impressions[19]]
-    value = valuation.estimate(few.new, log, examination=THETA, propensity="frequency", estimator="ips")
-    gone = (
-        f"{known[1]:.0f} of {sum(known):.0f} impressions are left out: a policy does not know their query (first: 19)"
+    asked_for = {"examination": THETA, "propensity": propensity, "estimator": "ips"}
+    value = valuation.estimate(few.new, log, **asked_for)
+    alone = valuation.estimate(few.new, of_queries(log, np.arange(20) < 19), **asked_for)
+    clicks = by_query(log.clicks, log)[19]
+    assert value.estimate.numerator[:19] == pytest.approx(alone.estimate.numerator[:19])
+    assert value.estimate.numerator[19] == pytest.approx(clicks)
+    assert (value.weights[:, log.query == 19] == [[0.0], [1.0]]).all()
+    assert value.unknown is not None
+    assert value.unknown.queries == log.impressions[19] / log.N
+    assert value.unknown.value == value.unknown.production == pytest.approx(clicks / log.impressions[19])
+    assert value.unknown.known_value == pytest.approx(alone.value)
+    assert f"valued with production's list: {value.unknown.value:.3g} clicks per impression there" in value.reasons[-1]
+    gain = valuation.compare(few.new, "production", log, **asked_for)
+    assert gain.difference * log.N == pytest.approx(
+        (alone.value - by_query(log.clicks, log)[:19].sum() / alone.log.N) * alone.log.N
     )
-    assert value.reasons[-1] == gone
-    without = replace(
-        log,
-        **{name: getattr(log, name)[log.query < 19] for name in ("query", "item", "rank", "shown", "clicks", "others")},
-        impressions=np.where(np.arange(20) < 19, log.impressions, 0.0),
-    )
-    alone = valuation.estimate(few.new, without, examination=THETA, propensity="frequency", estimator="ips")
-    assert value.value == alone.value
-    gain = valuation.compare(few.new, "production", log, examination=THETA, propensity="frequency", estimator="ips")
-    assert any(gone in reason for reason in gain.reasons)
+
+
+def test_items_that_a_policy_does_not_know_are_counted_and_never_shown() -> None:
+    here = world(20)
+    log = here.log(400, 1)
+    fewer = here.new.vocabulary.item_ids[:-1]
+    scores = GivenScores(here.new.plain_scores(range(20))[0][:, :-1])
+    policy = TwoStagePolicy(scores, scores, D - 1, K, Vocabulary(here.vocabulary.query_ids, fewer))
+    value = valuation.estimate(policy, log, examination=THETA, propensity="frequency", estimator="ips")
+    strange = log.item == D - 1
+    assert (value.weights[:, strange] == 0).all()
+    assert value.unknown is not None
+    assert value.unknown.items == pytest.approx(log.shown[strange].sum() / log.shown.sum())
+    assert value.unknown.clicks == pytest.approx(log.clicks[strange].sum() / log.clicks.sum())
+    assert value.summary()["unknown_queries"] == 0
+    assert "items that the policy does not know and never shows" in value.reasons[-1]
 
 
 @pytest.mark.parametrize("shown", [lambda policy: policy, MostLikely])
@@ -550,9 +573,10 @@ def test_a_query_that_a_policy_can_answer_as_the_average_one_is_valued(shown) ->
         whole.scores([19])[0].detach().numpy(), policy.plain_scores(range(19))[0].mean(0).numpy(), atol=1e-5
     )
     assert value.value == valuation.estimate(shown(whole), log, **asked_for).value
-    assert value.reasons[-1] == (
-        f"{log.impressions[19]:.0f} of 400 impressions are of queries that a policy does not know: valued as the average query"
+    assert f"{log.impressions[19] / 400:.1%} of the impressions are of queries that the policy does not know" in str(
+        value.reasons[-1]
     )
+    assert "valued as the average query" in value.reasons[-1]
 
 
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
@@ -699,11 +723,20 @@ def test_a_contradicted_curve_is_said_beside_a_refusal_too() -> None:
     log = here.log(4000, 1)
     found = valuation.estimate(here.new, log, **asked(here)).diagnostics
     assert found is not None
-    low = dataclasses.replace(found, balance=0.6, balance_error=0.01, unsupported=0.02)
-    verdict, reasons = judge(low, against_curve=contradiction(log, np.ones(K)))
+    low = dataclasses.replace(found, balance=0.6, balance_error=0.01, unsupported=0.02, logged=True)
+    wrong = contradiction(log, np.ones(K))
+    assert wrong is not None
+    verdict, reasons = judge(low, against_model=curve_words(wrong))
     assert verdict == Verdict.REFUSE
     assert "weighted exposure is 0.60 of what it should be, and 2% goes to items" in reasons[0]
     assert "as P(item in the list) is" in reasons[0]
+    assert "P(item" not in judge(dataclasses.replace(low, logged=False))[1][0]
+    high = dataclasses.replace(low, balance=found.examined / found.impressions)
+    asks = [
+        "Did you log P(item at position)?" in judge(one)[1][0]
+        for one in (high, dataclasses.replace(high, logged=False))
+    ]
+    assert asks == [True, False]
     assert reasons[-1].startswith("the log contradicts the examination curve")
     lost = judge(dataclasses.replace(low, unsupported=0.4))[1]
     assert lost[0].startswith("40% of what the new policy shows is outside what the log can speak about")
@@ -723,7 +756,8 @@ def test_of_one_query_the_error_of_the_balance_is_that_of_what_was_shown() -> No
     log = one.log(400, 0)
     exposed = Exposure(np.full(len(log.query), 0.5), *(np.ones(1) for _ in range(3)), np.zeros(1))
     rho_0 = np.full(len(log.query), 0.25)
-    by_hand = np.sqrt((4 * THETA[log.rank] ** 2 * log.shown).sum()) / 400
+    squares, found = (4 * THETA[log.rank] ** 2 * log.shown).sum(), (2 * THETA[log.rank] * log.shown).sum()
+    by_hand = np.sqrt(K * squares - found**2 / 400) / 400  # the most that items which stand together can make of it
     nothing = np.zeros(len(log.query), bool)
     assert diagnostics.diagnose(log, rho_0, nothing, exposed, THETA).balance_error == pytest.approx(by_hand)
 

@@ -19,7 +19,13 @@ from tandemrank.offpolicy import bounds, estimators, valuation, values
 from tandemrank.offpolicy.comparison import compare_values
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.question import Question
-from tandemrank.offpolicy.uncertainty import exposure_variance, impression_covariance, misfit, misfit_variance
+from tandemrank.offpolicy.uncertainty import (
+    exposure_variance,
+    impression_covariance,
+    misfit,
+    misfit_variance,
+    unmet_variance,
+)
 from tandemrank.offpolicy.values import Value
 from tandemrank.offpolicy.verdicts import MEANINGS, Verdict, worst
 
@@ -76,7 +82,7 @@ def test_an_interval_is_of_clicks_which_are_not_negative() -> None:
     rows = log()
     below = Estimate(-2.0 * rows.impressions, rows.impressions)  # beta*-IPS where one weight is huge
     found = replace(side(rows, 1.0), estimate=below, estimator="beta_ips")
-    assert (found.value, found.interval, found.over_queries) == (-2.0, (0.0, 0.0), (0.0, 0.0))
+    assert (found.value, found.interval[0], found.over_queries[0], found.lower_bound) == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_difference_is_paired_query_by_query() -> None:
@@ -150,7 +156,8 @@ def test_the_summary_is_plain_json() -> None:
 def weighted(rows: Feedback, weights: np.ndarray, estimator: str | None = "ips", race: float = 0.0) -> Value:
     """Weighted clicks, by impression."""
     estimate = Estimate(estimators.by_query(weights * rows.clicks, rows), rows.impressions)
-    own = {"weights": weights, "old_weights": weights, "estimator": estimator, "exposure_variance": race}
+    both = bounds.both_weights(weights)
+    own = {"weights": both, "old_weights": both, "estimator": estimator, "exposure_variance": race}
     return given(rows, estimate, **own)
 
 
@@ -160,7 +167,7 @@ def test_an_interval_over_impressions_has_their_noise_and_that_of_the_races() ->
     one, noisy, live = valued(
         weighted(rows, w), weighted(rows, w, race=0.03**2), live_of(rows), independent="impressions"
     )
-    error = float(np.sqrt(impression_covariance([w], rows, most=2.0)[0, 0]))
+    error = float(np.sqrt(impression_covariance([w], rows, most=2.0)[0, 0] + unmet_variance(w, rows)))
     assert one.standard_error == pytest.approx(error)
     assert noisy.standard_error == pytest.approx(np.hypot(error, 0.03))
     for found in (one, noisy):
@@ -170,7 +177,8 @@ def test_an_interval_over_impressions_has_their_noise_and_that_of_the_races() ->
     assert one.over_queries == pytest.approx(by_query.interval)
     assert by_query.over_queries == by_query.interval != one.interval
     gap = compare_values(noisy, live)
-    against = float(np.sqrt(impression_covariance([w - 1], rows, most=2.0)[0, 0] + 0.03**2))
+    noise = impression_covariance([w - 1], rows, most=2.0)[0, 0] + unmet_variance(w - 1, rows)
+    against = float(np.sqrt(noise + 0.03**2))
     assert gap.standard_error == pytest.approx(against)
     assert gap.interval[1] - gap.interval[0] == pytest.approx(2 * 1.645 * against, rel=0.01)
     assert gap.over_queries != gap.interval

@@ -121,3 +121,12 @@ def test_long_lists_and_other_columns_are_refused(tmp_path) -> None:
     found = CliRunner().invoke(app, [*asked, "--list-reward", "reward"])
     assert found.exit_code == 0, found.output
     assert "unsupported" in found.stdout
+
+
+def test_what_is_not_spanned_is_a_share() -> None:
+    rng = np.random.default_rng(0)
+    lists = np.array([rng.permutation(8)[:3] for _ in range(13)])
+    _, unsupported = pseudo_inverse(lists[:2], lists[12:], lists[:12])
+    assert 0.5 < unsupported <= 1
+    _, spanned = pseudo_inverse(lists[:2], lists[:2], lists[:12])
+    assert spanned == pytest.approx(0.0, abs=1e-9)

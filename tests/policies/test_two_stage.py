@@ -71,8 +71,19 @@ def test_recommend_speaks_outside_ids() -> None:
     assert others["query_id"].to_list() == ["c", "b", "d", "b"]
     assert others["items"].to_list() == [[], [10, 30], [], [10, 30]]
     assert small().recommend(["c"], unknown="empty", sample=True)["items"].to_list() == [[]]
-    with pytest.raises(ConfigError, match="unknown must be refuse or empty; 'emty' came"):
+    with pytest.raises(ConfigError, match="unknown must be average, refuse or empty; got 'emty'"):
         small().recommend(["c"], unknown="emty")
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_recommend_answers_a_query_that_it_does_not_know_as_the_average_one(sample: bool) -> None:
+    rng = np.random.default_rng(0)
+    scorer = MatrixFactorisation(rng.normal(size=(3, 2)), rng.normal(size=(6, 2)))
+    policy = TwoStagePolicy(scorer, scorer, 4, 2, Vocabulary(pl.Series(["a", "b", "c"]), pl.Series(range(6))))
+    asked = ["b", "x", "a", "y"]
+    both = policy.with_queries(pl.Series(["x", "y"]))
+    found, expected = (one.recommend(asked, sample=sample, seed=3) for one in (policy, both))
+    assert found.equals(expected)
 
 
 def test_recommend_leaves_out_what_it_must_not_repeat() -> None:

@@ -1,5 +1,7 @@
 """What clicks lead to: values and gradients against a tiny world, and means of a log by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import session_enumeration as exact
 from enumeration import utility
 from session_enumeration import NONE, START, STATES, THETA
 from session_tables import CURVE
-from tandemrank.policies.memory import no_memory
+from tandemrank.policies.memory import Memory, no_memory
 from tandemrank.sessions import foresight
 from tandemrank.sessions.foresight import Means, Transitions, backward, best_lists, foresight_of
 
@@ -104,6 +106,10 @@ SOME = Transitions(
 )
 
 
+def by_pair(pairs: Memory) -> dict[tuple[int, int], float]:
+    return dict(zip(zip(pairs.query.tolist(), pairs.item.tolist(), strict=True), pairs.value.tolist(), strict=True))
+
+
 def test_means_of_a_log_by_hand() -> None:
     means, V = Means(SOME), np.array([4.0, 2.0, 6.0, 0.0])
     after, pairs = means.click(V)
@@ -113,10 +119,17 @@ def test_means_of_a_log_by_hand() -> None:
     of_query = (4 + by_item[2]) / 4  # item 2 was clicked three times by query 0
     wanted = {(0, 2): (4 + of_query) / 3, (1, 2): (0 + of_query) / 2}
     wanted[2, 0] = (0 + (0 + by_item[0]) / 2) / 2
-    found = dict(zip(zip(pairs.query.tolist(), pairs.item.tolist(), strict=True), pairs.value.tolist(), strict=True))
-    assert found == pytest.approx(wanted)
+    assert by_pair(pairs) == pytest.approx(wanted)
     none = (4 + 0) / 2
     assert means.none(V) == pytest.approx([(4 + 10 * none) / 11, (0 + 10 * none) / 11, none])
+
+
+def test_of_too_many_pairs_those_that_a_state_has_clicked_are_remembered(monkeypatch) -> None:
+    V, some = np.array([4.0, 2.0, 6.0, 0.0]), replace(SOME, item=np.array([2, 2, -1, -1, -1, 0]))
+    every = by_pair(Means(some).click(V)[1])
+    monkeypatch.setattr(foresight, "MOST_PAIRS", 2)
+    assert (1, 2) in every  # the query has clicked it in another state
+    assert by_pair(Means(some).click(V)[1]) == {pair: every[pair] for pair in [(0, 2), (2, 0)]}
 
 
 def test_a_state_with_few_visits_is_worth_what_those_of_its_query_are() -> None:

@@ -76,7 +76,7 @@ def test_the_generator_looks_ahead_as_the_re_ranker_does(learned) -> None:
 def test_training_goes_by_the_same_weights() -> None:
     """A method that trains is given R A, here with an own generator that starts from nothing."""
 
-    class Vectors(tr.Generator):
+    class StateVectors(tr.Generator):
         def __init__(self) -> None:
             super().__init__()
 
@@ -91,7 +91,7 @@ def test_training_goes_by_the_same_weights() -> None:
             )
 
     config = LearningConfig(candidates=6, training={"epochs": 4})
-    found = learn(log(3000), config, generator=Vectors(), method="joint")
+    found = learn(log(3000), config, generator=StateVectors(), method="joint")
     assert found.trained["joint"].history
     assert isinstance(found.policy.ranker, Ahead)
     first, *_, last = found.trained["joint"].history

@@ -48,11 +48,14 @@ def places_in_rows(
     The cost is that of the rows asked for, not of the matrix.  Shapes: first [n + 1]; column [nnz]; rows [B]; wanted [B, M] ->
     [B, M].
     """
+    own = np.arange(len(rows))
+    if len(rows) >= len(first):  # some come several times: once is enough
+        rows, own = np.unique(rows, return_inverse=True)
     row, place = entries_of_rows(first, rows)
     if not len(place):
         return np.full(wanted.shape, -1, np.int64)
     key = row * width + column[place]
-    asked = np.arange(len(rows))[:, None] * width + wanted
+    asked = own[:, None] * width + wanted
     at = np.minimum(np.searchsorted(key, asked), len(key) - 1)
     return np.where(key[at] == asked, place[at], -1)
 
@@ -60,3 +63,19 @@ def places_in_rows(
 def sums_by(index: NDArray[np.integer], values: NDArray[np.floating], n: int) -> NDArray[np.float64]:
     """Sums of values by their index.  Shapes: [P], [P] -> [n]."""
     return np.bincount(index, weights=values, minlength=n).astype(np.float64)
+
+
+def means_by(
+    index: NDArray[np.integer],
+    values: NDArray[np.floating],
+    prior: NDArray[np.floating],
+    strength: float,
+    weight: NDArray[np.floating] | None = None,
+) -> NDArray[np.float64]:
+    """sum values / sum weight of every group, near the prior where that is little beside its strength; the weight of each is 1.
+
+    Shapes: index, values, weight [m]; prior [n] -> [n].
+    """
+    n, weight = len(prior), np.ones(len(index)) if weight is None else weight
+    found: NDArray[np.float64] = (sums_by(index, values, n) + strength * prior) / (sums_by(index, weight, n) + strength)
+    return found

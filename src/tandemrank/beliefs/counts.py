@@ -21,7 +21,7 @@ from tandemrank._base.group import ALONE, Group
 from tandemrank._base.random import mix
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import LogError
-from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.logs.feedback import Feedback, examination
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -56,16 +56,14 @@ class Counts:
 
     @classmethod
     def of(cls, parts: Sequence[Feedback], theta: Floats) -> "Counts":
-        """Of the sums of a log; several parts of one vocabulary are in the order of time.  Shapes: theta [K]."""
-        for part in parts:
-            exposure(part, theta)  # refuses a curve that is too short
+        """Of the sums of a log; several parts of one vocabulary are in the order of time.  Shapes: theta [K] or [K, states]."""
+        examined = np.concatenate([examination(part, theta) for part in parts])
         time = np.repeat(np.arange(len(parts)), [len(part.query) for part in parts])
-        query, item, rank, shown, clicks = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("query", "item", "rank", "shown", "clicks")
+        query, item, shown, clicks = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("query", "item", "shown", "clicks")
         )
+        clicks = np.clip(clicks, 0.0, shown)  # without those of trust bias there may be a little more
         impressions = np.sum([part.impressions for part in parts], axis=0)
-        examined = np.asarray(theta, np.float64)[rank]
         return cls.of_rows(
             query,
             item,

@@ -13,6 +13,9 @@ from tandemrank.cli.terminal import print_json, print_summary, rows_table, show,
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemrank.clicks.cells import CellCurve
     from tandemrank.logs.validation import Fixed, Validation
 
 
@@ -116,20 +119,24 @@ def examine(
     list_length: Annotated[
         int | None, typer.Option(help="Ranks of the curve, K; by default all of the log's.", min=2)
     ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Column of the log on which examination depends beside the rank, as a device.")
+    ] = None,
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Estimates the examination curve from the log itself, with intervals: how much users look at each rank.
 
-    Refused where the log cannot identify it: an item must have been shown at several ranks for the same query.
+    Refused where the log cannot identify it: an item must have been shown at several ranks for the same query. Where readers
+    stop after a click, or trust what stands high, that is estimated, too, and used by the commands that take the curve.
     """
     from tandemrank._base.cluster import check_engine
     from tandemrank.clicks import examination
 
     asked = given_logs(bare, logs)
     with working("reading the log and comparing ranks"):
-        found = examination.examine(asked, list_length, seed=seed, engine=check_engine(engine))
+        found = examination.examine(asked, list_length, by=by, seed=seed, engine=check_engine(engine))
     if as_json:
         print_json(found)
     else:
@@ -137,6 +144,23 @@ def examine(
         columns = ("theta", "low", "high")
         ranks = range(len(found.theta))
         show(rows_table("curve", [{"rank": k + 1} | {c: float(getattr(found, c)[k]) for c in columns} for k in ranks]))
+        for part in (found.dependence, found.trust):
+            if part is not None:
+                show(part.words)
+        if found.cells is not None and found.cells.states is not None:
+            show(_cells(found.cells))
+
+
+def _cells(found: "CellCurve") -> "Table":
+    """Examination by rank and state: by the last click above, its rank, or by the values of a column."""
+    names = found.values or ("no click above", *(f"click at {k}" for k in range(1, len(found.theta))))
+    rows = []
+    for k, row in enumerate(found.theta):
+        there = row if found.values else row[: k + 1]
+        rows.append(
+            {"rank": k + 1} | dict(zip(names, [*map(float, there), *[""] * (len(row) - len(there))], strict=True))
+        )
+    return rows_table(f"examination by {'the last click' if not found.values else found.by}", rows)
 
 
 @app.command()

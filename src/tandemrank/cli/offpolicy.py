@@ -16,6 +16,8 @@ from tandemrank.cli.options import (
     Json,
     Plugin,
     Seed,
+    Since,
+    Until,
     app,
     bundled,
     command_line,
@@ -30,6 +32,7 @@ from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
     from tandemrank.decisions.decision import Decision
+    from tandemrank.logs.sources import Source
     from tandemrank.offpolicy.question import Question
     from tandemrank.offpolicy.valuation import Side
     from tandemrank.policies.two_stage import TwoStagePolicy
@@ -128,6 +131,15 @@ class LogOptions:
             "takes several of any policy, such as 20,50,100: what each is worth, and costs."
         ),
     ] = None
+    since: Since = None
+    until: Until = None
+
+    @cached_property
+    def source(self) -> "Source":
+        """The log of the period."""
+        from tandemrank.logs.sources import during
+
+        return during(self.logs, since=self.since, until=self.until)
 
     @property
     def counts(self) -> list[int]:
@@ -139,7 +151,7 @@ class LogOptions:
         """K: as asked for, else the longest list of the log."""
         from tandemrank.logs.reading import read
 
-        return self.list_length or int(read(self.logs).rank.max(initial=0)) + 1
+        return self.list_length or int(read(self.source).rank.max(initial=0)) + 1
 
     def refuse_unused(self, *sides: object) -> None:
         """Refuses sizes where no side is given by its scores: a saved policy has its own. And several of them."""
@@ -237,7 +249,7 @@ def estimate(
             raise ConfigError("--shadow are lists as they are: leave out --lists and --curve-interval.")
         sides = shadows_of(shadow, policy, scores)
         with working("reading the log and valuing the lists"):
-            values = dict(zip(sides, estimate_all(list(sides.values()), log.logs, question), strict=True))
+            values = dict(zip(sides, estimate_all(list(sides.values()), log.source, question), strict=True))
         print_systems(values, asked.unit, as_json)
         return
     side = policy_of(policy, scores, log, features)
@@ -252,10 +264,10 @@ def estimate(
         return
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
-            [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.logs, question)
+            [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.source, question)
             print_summary(value.summary(), as_json)
             return
-        value, found = sensitivity_of(side, log.logs, question, read_curve_interval(curve))
+        value, found = sensitivity_of(side, log.source, question, read_curve_interval(curve))
     print_summary(value.summary() | asdict(found), as_json)
 
 
@@ -281,7 +293,7 @@ def _how_many(
     with working("reading the log and valuing every number of candidates"):
         found = estimate_candidates(
             side,
-            log.logs,
+            log.source,
             log.counts,
             question,
             belief=None if believed is None else believed.ranker,
@@ -321,12 +333,12 @@ def compare(
     log.refuse_unused(scores, against)
     if shadow:
         with working("reading the log and comparing"):
-            gaps = differences(shadows_of(shadow, policy, scores), against, log.logs, question)
+            gaps = differences(shadows_of(shadow, policy, scores), against, log.source, question)
         print_differences(against, gaps, asked.unit, as_json)
         return
     new, old = policy_of(policy, scores, log, features), other_side(against, log, features)
     with working("reading the log and comparing"):
-        found = compared(new, old, log.logs, question)
+        found = compared(new, old, log.source, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
     of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
@@ -336,7 +348,7 @@ def _print_list_value(
     side: "TwoStagePolicy", lists: str, reward: str, log: LogOptions, question: "Question", as_json: bool
 ) -> None:
     from tandemrank.offpolicy.exposure import MostLikely
-    from tandemrank.offpolicy.propensities import FittedLogger
+    from tandemrank.offpolicy.logger import FittedLogger
     from tandemrank.offpolicy.whole_lists import value_of_lists
 
     if question.propensity not in ("auto", "exact", "frequency") or question.reward_column is not None:
@@ -347,7 +359,7 @@ def _print_list_value(
     assert not isinstance(drew, FittedLogger)
     with working("reading the log and valuing the policy"):
         shown = side if lists == "sampled" else MostLikely(side)
-        found = value_of_lists(shown, log.logs, reward, logging_policy=drew, seed=question.seed)
+        found = value_of_lists(shown, log.source, reward, logging_policy=drew, seed=question.seed)
     print_summary(found, as_json)
 
 
@@ -385,6 +397,7 @@ def other_side(against: str, log: LogOptions, features: FeatureTables = NO_FEATU
 def decide(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Annotated[
         list[Path] | None, typer.Option("--policy", help="Saved policy that may ship. May be repeated.")
     ] = None,
@@ -406,10 +419,14 @@ def decide(
     segment: Annotated[
         str | None,
         typer.Option(
-            help="Column of the log, or of --query-features: the difference is given for each of its values, too."
+            help="Column of the log, or of --query-features, which is then for this alone: the difference for each of its "
+            "values, too."
         ),
     ] = None,
-    query_features: Annotated[Path | None, typer.Option(help="Parquet with query_id and the segment's column.")] = None,
+    no_segment_below: Annotated[
+        float | None,
+        typer.Option(help="Do not ship where the difference in a segment is below this many clicks per impression."),
+    ] = None,
     most_clicks: Annotated[
         float | None,
         typer.Option(
@@ -437,19 +454,22 @@ def decide(
     from tandemrank.decisions import decision
 
     log.refuse_unused(*(scores or []), against)
+    table = None if segment is None else features.query_features
+    features = features if segment is None else replace(features, query_features=None)
     shadows = shadows_of(shadow, policy, scores) if shadow else {}
-    sides = shadows or _sides(policy or [], scores or [], log)
-    other = shadows.pop(against) if against in shadows else other_side(against, log)
+    sides = shadows or _sides(policy or [], scores or [], log, features)
+    other = shadows.pop(against) if against in shadows else other_side(against, log, features)
     question = asked.question(level=level)
     with working("reading the log and deciding"):
         found = decision.decide(
             sides,
-            log.logs,
+            log.source,
             question,
             against=other,
             at_least=at_least,
             segment=segment,
-            query_features=query_features,
+            query_features=table,
+            no_segment_below=no_segment_below,
             most_clicks=most_clicks,
             risk=risk,
             guardrails=_guardrails(guardrail or []),
@@ -495,12 +515,14 @@ def _guardrails(given: list[str]) -> dict[str, float | None]:
     return found
 
 
-def _sides(policies: list[Path], scores: list[Path], log: LogOptions) -> "dict[str, TwoStagePolicy]":
+def _sides(
+    policies: list[Path], scores: list[Path], log: LogOptions, features: FeatureTables
+) -> "dict[str, TwoStagePolicy]":
     """The policies by their paths."""
     if not policies and not scores:
         raise ConfigError("give at least one policy: --policy, a saved policy, or --scores, a Parquet of scores.")
     names = [str(path) for path in (*policies, *scores)]
     if len(set(names)) < len(names):
         raise ConfigError(f"expected every policy once; got {max(names, key=names.count)} twice.")
-    saved = {str(path): policy_of(path, None, log) for path in policies}
+    saved = {str(path): policy_of(path, None, log, features) for path in policies}
     return saved | {str(path): policy_of(None, path, log) for path in scores}

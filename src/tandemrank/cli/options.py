@@ -157,10 +157,14 @@ Curve = Annotated[
 ]
 
 
-def read_curve_option(curve: str | None) -> Any:
+def read_curve_option(curve: str | None, *, cells: bool = True) -> Any:
+    """The curve by its name, or in a file; there, unless `cells` are not wanted, by more than the rank if it is."""
+    from tandemrank.clicks.cells import read_examination
     from tandemrank.clicks.models import read_curve
 
-    return curve if curve in (None, "reciprocal", "dcg") else read_curve(curve)
+    if curve in (None, "reciprocal", "dcg"):
+        return curve
+    return read_examination(curve) if cells else read_curve(curve)
 
 
 Engine = Annotated[
@@ -175,6 +179,9 @@ Logs = Annotated[
         "--logs", help="Click log: Parquet, CSV or JSON lines; files, folders, globs or URLs. May be repeated."
     ),
 ]
+WHEN = "a date, an ISO time, Unix seconds, or a share of the log by time such as 70%."
+Since = Annotated[str | None, typer.Option(help=f"Only impressions from then on: {WHEN}")]
+Until = Annotated[str | None, typer.Option(help=f"Only impressions before then: {WHEN}")]
 BareLogs = Annotated[list[str] | None, typer.Argument(help="The same without --logs.", metavar="[LOG]...")]
 
 

@@ -18,7 +18,9 @@ from tandemrank.cli.options import (
     Plugin,
     Resume,
     Seed,
+    Since,
     Switches,
+    Until,
     app,
     bundled,
     command_line,
@@ -89,6 +91,8 @@ def learn(
     curve: Curve = None,
     config: Config = None,
     switches: Switches = None,
+    since: Since = None,
+    until: Until = None,
     seed: Seed = 0,
     resume: Resume = False,
     engine: Annotated[
@@ -111,6 +115,7 @@ def learn(
     from tandemrank._base.cluster import check_engine
     from tandemrank._base.config import resolve
     from tandemrank._base.files import claimed
+    from tandemrank.logs.sources import during
     from tandemrank.policies.two_stage import load
     from tandemrank.reports import training
     from tandemrank.training import learning
@@ -142,7 +147,7 @@ def learn(
     inputs = [*logs, start, logging_policy, *tables.values()]
     with resumable(), training_progress() as (stage, epoch), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(
-            logs,
+            during(logs, since=since, until=until),
             resolved,
             methods=method,
             start=Start(first, **tables),
@@ -309,6 +314,8 @@ def _answering(policy: "TwoStagePolicy", ids: "pl.Series") -> "tuple[TwoStagePol
     try:
         policy = policy.with_queries(unknown)
     except PolicyError:
+        if not known.any():
+            return policy, ids
         note(f"{said} and get no list (first: {unknown[0]!r}).")
         return policy, ids.filter(known)
     note(f"{said} and are answered as the average query (first: {unknown[0]!r}).")

@@ -78,7 +78,7 @@ def serve(
         policies=policies,
         exploration=how,
         replica=replica,
-        theta=read_curve_option(curve) or "reciprocal",
+        theta=read_curve_option(curve, cells=False) or "reciprocal",
         window=window,
         settle=settle,
         sync_seconds=0.0 if fsync_every_request else 1.0,

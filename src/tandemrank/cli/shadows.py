@@ -12,6 +12,7 @@ from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
     from tandemrank.logs.details import Shadow
+    from tandemrank.logs.sources import Source
     from tandemrank.offpolicy.comparison import Comparison
     from tandemrank.offpolicy.question import Question
     from tandemrank.offpolicy.values import Value
@@ -63,7 +64,7 @@ def print_systems(values: "dict[str, Value]", unit: str, as_json: bool) -> None:
 
 
 def differences(
-    sides: "dict[str, Shadow]", against: str, logs: list[str], question: "Question"
+    sides: "dict[str, Shadow]", against: str, log: "Source", question: "Question"
 ) -> "dict[str, Comparison]":
     """Every shadow list less the other side, on the same impressions, at a level at which all of them hold together."""
     from tandemrank.offpolicy.comparison import compare_values
@@ -74,7 +75,7 @@ def differences(
     if not new or against not in (PRODUCTION, *sides):
         raise ConfigError(f"--against takes production or the name of another --shadow; got {against!r}.")
     each = replace(question, level=1 - (1 - question.level) / len(new))
-    *values, old = estimate_all([*new.values(), sides.get(against, PRODUCTION)], logs, each)
+    *values, old = estimate_all([*new.values(), sides.get(against, PRODUCTION)], log, each)
     return {name: compare_values(value, old) for name, value in zip(new, values, strict=True)}
 
 

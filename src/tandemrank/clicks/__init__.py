@@ -1,8 +1,10 @@
 """How users click: click models, simulated users, and the examination curve found in a log.
 
 - `models`: click models and examination curves
+- `cells`: clicks by rank and by what else they depend on
 - `simulation`: the simulation of click logs
-- `examination`: the examination curve, estimated from a log
+- `examination`: the examination curve, estimated from a log: by rank, and by what else it depends on
+- `trust`: trust bias, estimated from a log
 """
 
 from tandemrank._base.lazy import modules_of

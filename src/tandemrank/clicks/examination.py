@@ -13,10 +13,14 @@ model of relevance is needed:
 Every term has mean 0, whatever R_p is and however rarely a pair comes back. What a log needs: a logger that varies, and pairs
 that come back. A pair shown at one rank only says nothing here and is left out. Intervals are those of the delete-a-group
 jackknife over queries.
+
+**Cells.** Where examination depends on more than the rank, on the last click above or on a column of the log, k is a *cell*: a
+rank in a state. Given its cell, a showing is clicked with chance theta_cell R_p, so the equation is the same. Cells are many:
+the logarithms of neighbours are drawn to each other, as if their difference had been seen with a standard deviation of 1.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +29,18 @@ from scipy.special import stdtrit
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine
+from tandemrank.clicks.cells import CellCurve
+from tandemrank.clicks.models import SMALLEST
+from tandemrank.clicks.trust import Trust, trust_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import reading
+from tandemrank.logs.dependence import TESTED, Dependence, dependence
 from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import CLICKS, By
 from tandemrank.logs.pairs import Pairs, compared, row_sums, unconnected
+from tandemrank.logs.reading import LogParts
 from tandemrank.logs.sources import Source
+from tandemrank.logs.sums import merge
 
 GROUPS = 20  # of queries, for the jackknife
 
@@ -39,6 +50,9 @@ class ExaminationCurve:
     """An examination curve relative to its first rank, with its interval and what it rests on.
 
     `pairs_compared` is the number of (query, item) pairs seen at two ranks or more, `clicks` the number of their clicks.
+    `dependence`: whether the clicks of a list depend on each other, where its lists were looked at; `trust`: whether what
+    stands high is clicked because of that. `cells`: examination by more than the rank, where that was asked for, where readers
+    stop after a click, or with trust bias.
     Shapes: theta, low, high [K].
     """
 
@@ -48,6 +62,14 @@ class ExaminationCurve:
     level: float
     pairs_compared: int
     clicks: float
+    dependence: Dependence | None = None
+    trust: Trust | None = None
+    cells: CellCurve | None = None
+
+    @property
+    def curve(self) -> tuple[float, ...] | CellCurve:
+        """What functions take as the examination."""
+        return tuple(self.theta.tolist()) if self.cells is None else self.cells
 
 
 def _identified(pairs: Pairs) -> Pairs:
@@ -72,6 +94,7 @@ def examine(
     log: Source | Feedback,
     K: int | None = None,
     *,
+    by: str | None = None,
     level: float = 0.95,
     seed: int = 0,
     engine: Engine = "local",
@@ -80,13 +103,81 @@ def examine(
 
     `log`: files, folders, patterns, a frame of polars or pandas, or its sums. Refuses a log that does not identify the
     curve, and names the ranks. Assumes the position-based click model and, for the intervals, independent queries; `seed`
-    decides their groups. `engine`: what reads the log, as in `logs.reading.read`. Shapes: -> [K].
+    decides their groups. `engine`: what reads the log, as in `logs.reading.read`. Lists are looked at, too: where readers stop
+    after a click, examination by rank and last click is found as well. `by`: a column of the log on which it depends.
+    Shapes: -> [K].
     """
     if seed < 0:
         raise ConfigError(f"seed: expected 0 or more; got {seed}.")
     if K is not None and K < 2:
         raise ConfigError(f"a curve compares two ranks or more; got K = {K}.")
-    feedback = log if isinstance(log, Feedback) else reading.read(log, engine=engine)
+    if isinstance(log, Feedback):
+        if by is not None:
+            raise ConfigError("sums of a log have no columns: give the log itself.")
+        return _curve(log, K, level, seed)
+    read = reading.read_parts(log, lists=TESTED, engine=engine)
+    [feedback] = read.train
+    found = _curve(feedback, K, level, seed)
+    states = None if by is None else By(by, reading.values_of(log, by))
+    return replace(found, **vars(behaviour(log, read, states, engine=engine)))
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a log says of how its lists are read: `cells` where examination by rank is not all."""
+
+    dependence: Dependence | None
+    trust: Trust | None
+    cells: CellCurve | None
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        return [found.words for found in (self.dependence, self.trust) if found is not None]
+
+    def summary(self) -> dict[str, object]:
+        """Its numbers, by name."""
+        clicks, trust = self.dependence, self.trust
+        found: dict[str, object] = {}
+        if clicks is not None:
+            found |= {"below_a_click": clicks.ratio, "below_a_click_z": clicks.z}
+        if trust is not None:
+            found |= {"trust_bias": trust.tau, "trust_bias_error": trust.error}
+        return found
+
+
+def behaviour(
+    log: Source, read: LogParts, by: By | None = None, *, engine: Engine = "local", context: Sequence[str] = ()
+) -> Behaviour:
+    """Whether readers stop after a click, and whether they trust what stands high; or how states differ, if asked `by` some."""
+    whole = read.train[0] if len(read.train) == 1 and not read.held_out else merge([*read.train, *read.held_out])
+    found, trust = dependence(read.first.head(TESTED)), trust_of(whole)
+    stops = found is not None and found.stops
+    if by is None and not stops:
+        return Behaviour(found, trust, trust.curve if trust is not None and trust.surely else None)
+    try:
+        states = by or By(CLICKS)
+        in_states = reading.read(log, vocabulary=whole.vocabulary, engine=engine, by=states, context=context)
+        return Behaviour(found, trust, cells_of(in_states))
+    except LogError:  # lists are too long, or do not compare their ranks
+        if by is not None:
+            raise
+        return Behaviour(found, trust, None)
+
+
+def cells_of(feedback: Feedback) -> CellCurve:
+    """Examination by rank and state, of a log that was read so.  Refuses a log that does not compare its ranks."""
+    K, by = int(feedback.rank.max(initial=0)) + 1, feedback.by
+    assert by is not None
+    _identified(compared(feedback, K))
+    S = K if by.column == CLICKS else len(by.values)
+    x = _harvest(compared(feedback, K, S), penalty=neighbours(K, S, clicks=by.column == CLICKS))
+    theta = np.maximum(np.exp(x - max(float(x.max()), 0.0)), SMALLEST).reshape(K, S)
+    return CellCurve(tuple(map(tuple, theta.tolist())), by.column, by.values)
+
+
+def _curve(feedback: Feedback, K: int | None, level: float, seed: int) -> ExaminationCurve:
+    """By rank."""
     ranks = (int(feedback.rank.max()) + 1 if len(feedback.rank) else 0) if K is None else K
     if ranks == 1:
         raise LogError(
@@ -105,26 +196,43 @@ def examine(
     )
 
 
-def _harvest(pairs: Pairs, start: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+def _harvest(
+    pairs: Pairs, start: NDArray[np.float64] | None = None, penalty: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """log theta of the equation in the module docstring, the gradient of a concave function, by Newton's method.
 
         e_k = sum_p c_p pi_pk,   pi_pk = n_pk theta_k / sum_j n_pj theta_j,   H = diag(e) - sum_p c_p pi_p pi_p^T
 
-    Assumes that the pairs connect all ranks. Shapes: -> [K].
+    Assumes that the pairs, or the `penalty` of differences, connect all cells. Shapes: penalty [K, K] -> [K].
     """
     c = row_sums(pairs.clicks)
     shown, total, c = pairs.shown[c > 0], np.asarray(pairs.clicks.sum(axis=0)).ravel(), c[c > 0]
     x = np.zeros(shown.shape[1]) if start is None else start.copy()
+    P = np.zeros((len(x), len(x))) if penalty is None else penalty
     for _ in range(100):
         weighted = shown.multiply(np.exp(x)).tocsr()
         pi = diags_array(1 / row_sums(weighted)) @ weighted
         e = pi.T @ c
-        H = np.diag(e) - (pi.T @ (diags_array(c) @ pi)).toarray()
-        step = np.clip(np.linalg.solve(H[1:, 1:], (total - e)[1:]), -1, 1)  # far from the solution a full step may leap
+        H = np.diag(e) - (pi.T @ (diags_array(c) @ pi)).toarray() + P
+        # Far from the solution a full step may leap.
+        step = np.clip(np.linalg.solve(H[1:, 1:], (total - e - P @ x)[1:]), -1, 1)
         x[1:] += step
         if not np.abs(step).max(initial=0) > 1e-9:
             break
     return x
+
+
+def neighbours(K: int, S: int, *, clicks: bool) -> NDArray[np.float64]:
+    """sum over neighbours (x_a - x_b)^2 / 2 as a matrix: the next rank in the same state, and the next state of the same rank;
+    no click above has no neighbour among the `clicks`.  Shapes: -> [K S, K S]."""
+    cell, first = np.arange(K * S).reshape(K, S), int(clicks)
+    edges = [*zip(cell[:-1].ravel(), cell[1:].ravel(), strict=True)]
+    edges += [*zip(cell[:, first:-1].ravel(), cell[:, first + 1 :].ravel(), strict=True)]
+    found = np.zeros((K * S, K * S))
+    for a, b in edges:
+        found[[a, b], [a, b]] += 1
+        found[[a, b], [b, a]] -= 1
+    return found
 
 
 def _half_width(

@@ -28,7 +28,7 @@ from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
 from tandemrank.decisions import planning, segments
-from tandemrank.decisions.guardrails import CLICKS, Guardrail, check_guardrails, guardrail
+from tandemrank.decisions.guardrails import CLICKS, Guardrail, check_guardrails, guardrail, segment_rails
 from tandemrank.decisions.planning import Canary, Rules
 from tandemrank.decisions.reasons import canary_words, needed_words, rests_on, segment_words
 from tandemrank.decisions.segments import SegmentDifference, Segments
@@ -54,6 +54,10 @@ STEEPNESS = (0.5, 1.5)  # of the curves that a log is asked by which cannot tell
 UNCHECKED = (
     "the examination curve is assumed, and a log without variety cannot check it: the bound is the least by this curve, one "
     "half as steep and one half as steep again. Give a curve that was measured (--curve) for a tighter one"
+)
+SEEN_WORDS = (
+    "it was trained on this very log, which cannot judge it: ask one that it has not seen (`learn --until`, `decide --since`), "
+    "or take what `learn` said"
 )
 MOST_ASKED = 1e6  # clicks per impression: no list has as many places
 RISK = 0.01  # of production's clicks that a canary may lose at worst
@@ -114,6 +118,7 @@ class Decision:
     level: float
     independent: Independent
     segment_column: str | None
+    no_segment_below: float | None
     candidates: tuple[PolicyDecision, ...]
     reward: str = CLICKS
 
@@ -137,6 +142,7 @@ def decide(
     at_least: float = 0.0,
     segment: str | None = None,
     query_features: FeatureSource | None = None,
+    no_segment_below: float | None = None,
     most_clicks: float | None = None,
     risk: float = RISK,
     guardrails: Mapping[str, float | None] | None = None,
@@ -146,8 +152,9 @@ def decide(
 
     In place of policies there may be shadow lists (`Shadow`), what other systems would have shown.
     `at_least`: clicks per impression that the new policy must be better by. `segment`: a column of `query_features`, or of the
-    log, by whose values the difference is told too. `most_clicks` that an impression can get, if it is less than the list is
-    long: the smaller, the tighter the bound; it must be known, not read off the log. `risk`: the share of production's clicks
+    log, by whose values the difference is told too; `no_segment_below`: the limit of each of these differences, a guardrail.
+    `most_clicks` that an impression can get, if it is less than the list is long: the smaller, the tighter the bound; it must
+    be known, not read off the log. `risk`: the share of production's clicks
     that a canary may lose at worst. `guardrails`: other rewards, columns of the log or "clicks", and the least difference per
     impression that is good, by default minus 1% of what the old side has: one that surely falls below is a no, one that may a
     canary. What decides is clicks, or `reward_column`, whose bound needs `most_clicks`, the most of it that an impression gets.
@@ -157,6 +164,11 @@ def decide(
     asked = Question.of(question, switches)
     sides = {"new": policies} if isinstance(policies, TwoStagePolicy | Shadow) else dict(policies)
     _check(sides, at_least, most_clicks, risk)
+    if no_segment_below is not None and (segment is None or not abs(no_segment_below) <= MOST_ASKED):
+        raise ConfigError(
+            f"no_segment_below: expected a number of clicks per impression, and segment, a column; got {no_segment_below!r} "
+            f"and {segment!r}."
+        )
     everybody: list[Side] = [*sides.values(), against, PRODUCTION]
     reward = asked.reward_column or CLICKS
     rails = dict(guardrails or {})
@@ -180,6 +192,7 @@ def decide(
         against=named,
         varies=varies,
         unit=reward,
+        no_segment_below=no_segment_below,
     )
     parts = _segments(segment, query_features, log, live.log.vocabulary)
     candidates = tuple(
@@ -208,6 +221,7 @@ def decide(
         level=asked.level,
         independent=live.sample.independent,
         segment_column=None if parts is None else parts.column,
+        no_segment_below=no_segment_below,
         candidates=candidates,
         reward=reward,
     )
@@ -221,6 +235,20 @@ def _by(
     if name == CLICKS or not by_clicks or any(isinstance(side, Shadow) for side in sides):
         return estimate_all(sides, log, replace(asked, reward_column=None if name == CLICKS else name))
     return by_reward(values, log, name)
+
+
+def call_of(new: Value, production: Value) -> tuple[Call, str]:
+    """What `decide` says of one policy against production, and why, of values that are there already."""
+    rules = Rules(
+        at_least=0.0,
+        level=new.sample.level,
+        policies=1,
+        most_clicks=None,
+        risk=RISK,
+        against=PRODUCTION,
+        varies=drawn_anew(new.log),
+    )
+    return _call(compare_values(new, production), planning.at_least(new, production, rules).bound, rules)
 
 
 def _check(
@@ -256,10 +284,11 @@ def _segments(
 
 
 def _choice(candidates: tuple[PolicyDecision, ...]) -> tuple[Call, PolicyDecision]:
-    """The best call, and of the policies with that call the one with the largest estimate: all of them are safe."""
+    """The best call; of the policies with it one that harms no segment, if there is one, and of these the largest estimate."""
     call = min((one.call for one in candidates), key=list(Call).index)
     of_call = [one for one in candidates if one.call == call]
-    return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
+    harmless = [one for one in of_call if not one.worse_segments]
+    return call, max(harmless or of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
 
 
 def _under(sides: list[Side], log: Source | Feedback, K: int, asked: Question, steepness: float) -> tuple[Value, ...]:
@@ -284,8 +313,9 @@ def _candidate(
     for one in others:
         sure = min(sure, planning.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
-    call, guarded = _guarded(call, rails)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
+    rails = (*rails, *segment_rails(gaps, rules.no_segment_below))
+    call, guarded = _guarded(call, rails)
     told = [words for words in (rail.words for rail in rails) if words != guarded]
     reasons = [*([guarded] if guarded else []), reason, *told]
     reasons += [*([UNCHECKED] if others else []), *segment_words(gaps, rules.unit)]
@@ -301,7 +331,7 @@ def _candidate(
         call=call,
         reasons=tuple(reasons),
         comparison=comparison,
-        lower_bound=sure.bound,
+        lower_bound=None if comparison.verdict == Verdict.REFUSE else sure.bound,
         bound_level=rules.each,
         log_needed=sure.log_needed,
         canary=trial,
@@ -349,19 +379,22 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
     )
     if rules.policies > 1:
         sure += f", all {rules.policies} policies together"
+    if SEEN in new.reasons:
+        tried = comparison.verdict != Verdict.REFUSE and gap > rules.at_least
+        return Call.CANARY if tried else Call.DO_NOT, SEEN_WORDS
     if new.diagnostics is not None and excess_exposure(new.diagnostics) - 1 > CARE_MISSING:
         return Call.DO_NOT, (f"{misfit_words(new.diagnostics)}. Neither value nor bound can be believed")
+    if comparison.verdict == Verdict.REFUSE:
+        if (case := _best_case(comparison)) is not None and case <= rules.at_least:
+            even = f"it is no better{by}: at most {case:+.3g}"
+            return Call.DO_NOT, f"even if all that was never shown were clicked, {even}"
+        return Call.DO_NOT, f"{Verdict.REFUSE}: {_worst_reason(comparison)}"
     if bound is not None and bound > rules.at_least:
         if guess := guessed(new, varies=rules.varies):
             return Call.CANARY, f"{promise}, and {sure}, but {guess}"
         if not low > rules.at_least:
             return Call.CANARY, f"{promise}, and {sure}, but for other queries like these it may be {low:+.3g}"
         return Call.SHIP, f"{promise}, and {sure}; asked was more than {least}"
-    if comparison.verdict == Verdict.REFUSE:
-        if (case := _best_case(comparison)) is not None and case <= rules.at_least:
-            even = f"it is no better{by}: at most {case:+.3g}"
-            return Call.DO_NOT, f"even if all that was never shown were clicked, {even}"
-        return Call.DO_NOT, f"{Verdict.REFUSE}: {_worst_reason(comparison)}"
     if high <= rules.at_least:
         return Call.DO_NOT, f"it is no better{by}: {promise}, at most {high:+.3g}"
     if not gap > rules.at_least:
@@ -385,7 +418,7 @@ def _best_case(comparison: Comparison) -> float | None:
 def guessed(new: Value, *, varies: bool) -> str:
     """Why neither value nor bound can be believed; empty where propensities are known and the log is a new one."""
     if SEEN in new.reasons:
-        return "it was trained on this very log, which cannot judge it: ask one that it has not seen"
+        return SEEN_WORDS
     if curve := next((reason for reason in new.reasons if reason.startswith(CONTRADICTS)), None):
         return f"both rest on the examination curve, and {curve}"
     if new.propensity == "fitted":

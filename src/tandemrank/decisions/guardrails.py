@@ -1,9 +1,10 @@
-"""Guardrails: what must not fall while another reward decides, clicks while revenue does, say."""
+"""Guardrails: what must not fall while another reward decides, clicks while revenue does, say; or in no segment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
+from tandemrank.decisions.segments import SegmentDifference
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import compare_values
 from tandemrank.offpolicy.uncertainty import normal_interval
@@ -57,6 +58,18 @@ def guardrail(reward: str, new: Value, old: Value, least: float | None, level: f
         interval=normal_interval(found.difference, found.standard_error, level),
         least=-TOLERATED * old.value if least is None else float(least),
     )
+
+
+def segment_rails(gaps: Sequence[SegmentDifference], least: float | None) -> tuple[Guardrail, ...]:
+    """The segments that fall below a limit, or may; none where there is no limit."""
+    rails = [
+        Guardrail(
+            reward=one.segment, new=one.new, old=one.old, difference=one.difference, interval=one.interval, least=least
+        )
+        for one in gaps
+        if least is not None
+    ]
+    return tuple(sorted((rail for rail in rails if rail.doubtful), key=lambda rail: rail.difference))
 
 
 def check_guardrails(guardrails: Mapping[str, float | None], reward: str) -> None:

@@ -24,8 +24,8 @@ LONGER = 2.0 ** np.arange(0, 31, 0.25)  # logs that are tried, as multiples of t
 class Rules:
     """What is asked: the threshold, the level of all policies together, how many they are, and against whom.
 
-    `varies`: the log shows different lists to a query. `most_clicks` of an impression, if it is known; `unit`:
-    what is counted.
+    `varies`: the log shows different lists to a query. `most_clicks` of an impression, if it is known; `unit`: what is counted.
+    `no_segment_below`: the limit of the difference in every segment.
     """
 
     at_least: float
@@ -36,6 +36,7 @@ class Rules:
     against: str
     varies: bool
     unit: str = "clicks"
+    no_segment_below: float | None = None
 
     @property
     def each(self) -> float:
@@ -52,15 +53,16 @@ class AtLeast:
 
 
 def at_least(new: Value, old: Value, rules: Rules) -> AtLeast:
-    """The bound by what the two sides take as independent."""
+    """The bound by what the two sides take as independent; never above the estimate, which need not be that of the bound."""
     found = surely(new, old, rules.most_clicks)
     if found is None:
         return AtLeast(None, float("inf"))
+    bound = min(found.lower_bound(rules.each), new.value - old.value)
     if isinstance(found, bounds.Terms):
-        return AtLeast(found.lower_bound(rules.each), log_needed(found, rules.at_least, rules.each))
+        return AtLeast(bound, log_needed(found, rules.at_least, rules.each))
     longer = LONGER if found.mean > rules.at_least else ()
     enough = (more * found.N for more in longer if found.times(more).lower_bound(rules.each) > rules.at_least)
-    return AtLeast(found.lower_bound(rules.each), next(enough, float("inf")))
+    return AtLeast(bound, next(enough, float("inf")))
 
 
 def log_needed(terms: bounds.Terms, threshold: float, level: float) -> float:

@@ -36,6 +36,7 @@ def rests_on(new: Value) -> tuple[str, ...]:
         f"{new.propensity}",
         f"effective sample: {found.effective_sample_size:,.0f} of {found.examined:,.0f} examined items, {found.queries:,} "
         "queries",
+        *([] if new.behaviour is None else [f"clicks: {words}" for words in new.behaviour.sentences]),
     )
 
 

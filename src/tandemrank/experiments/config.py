@@ -68,6 +68,10 @@ class ExperimentConfig(BaseModel):
             raise ValueError("data: expected a name or a path of plain text")
         if self.learning.evaluation_share is not None:
             raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
+        if self.learning.by is not None:
+            raise ValueError(
+                "examination by more than the rank is for logs of one's own; an experiment's users have a curve"
+            )
         if self.learning.context:
             raise ValueError("context is for logs of one's own; the users of an experiment have none")
         if self.learning.exclude is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandemrank.logs.dependence import Dependence
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.pairs import compared, contradiction, unconnected
 
@@ -171,8 +172,8 @@ def describe_log(feedback: Feedback, ranges: Ranges, policies: tuple[PolicyCount
     )
 
 
-def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
-    """Which questions the log can answer."""
+def answers(feedback: Feedback, log: Description, clicks: Dependence | None = None) -> tuple[Answer, ...]:
+    """Which questions the log can answer; `clicks`: whether those of a list depend on each other."""
     varied, has = log.deterministic is False, log.propensity_range is not None
     stuck = shows_nothing_else(feedback)  # why nothing is known of other items, if so
     seldom = bool(log.deterministic) and stuck is None
@@ -185,6 +186,7 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     return (
         _training(log, bool(stuck if has else log.deterministic)),
         _curve(feedback, log),
+        *([] if clicks is None else [Answer("clicks by rank alone", not clicks.stops, clicks.words)]),
         Answer(
             f"{value} logged propensities",
             has and stuck is None,

@@ -3,8 +3,9 @@
     x = sum_j limb_j 2^(33 j - 72)
 
 A float64 of 2^-20 or more has no digit below 2^-72, so it is a sum of limbs without rounding; integers add without rounding
-as well. Three limbs hold sums of weights up to 2^57, four hold sums of weight / propensity up to 2^90: no log reaches
-either, with weights up to a million and propensities from 1e-12. Rounding happens once, when a sum is read as a float64.
+as well. Three limbs hold sums of weights up to 2^57, four hold sums of weight / propensity up to 2^90, five those of
+1 / propensity^2 up to 2^123: no log reaches any, with weights up to a million and propensities from 1e-12. Rounding happens
+once, when a sum is read as a float64.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS, LOWEST = 33, -72
-WEIGHT_LIMBS, INVERSE_LIMBS = 3, 4
+WEIGHT_LIMBS, INVERSE_LIMBS, SQUARE_LIMBS = 3, 4, 5
 LARGEST_WEIGHT = 1e6
 SMALLEST_WEIGHT, SMALLEST_PROPENSITY = 2.0**-20, 2.0**-40  # just below 1e-6 and 1e-12, for those in float32
 

@@ -22,11 +22,29 @@ class Impressions:
     items: NDArray[np.int32]
     clicks: NDArray[np.uint8]
 
+    def head(self, n: int) -> "Impressions":
+        """The first n."""
+        return Impressions(self.query[:n], self.items[:n], self.clicks[:n])
+
     def in_vocabulary(self, own: Vocabulary, other: Vocabulary) -> "Impressions":
         """The same in the positions of another vocabulary, which has all ids of the own one."""
         query = other.queries(own.query_ids).astype(np.int32)[self.query]
         item = np.append(other.items(own.item_ids), -1).astype(np.int32)  # the last one is the padding
         return Impressions(query, item[self.items], self.clicks)
+
+
+CLICKS = "clicks"  # by the last click above
+
+
+@dataclass(frozen=True)
+class By:
+    """What examination depends on beside the rank: a column of the log with these values, in the order of their states.
+
+    CLICKS: the last click above; the state is its rank, from 1, or 0 where there is none.
+    """
+
+    column: str
+    values: tuple[str, ...] = ()
 
 
 Propensities = Callable[[Impressions], NDArray[np.float64]]
@@ -49,6 +67,7 @@ PER_ITEM = (
     "rank",
     "click",
     "propensity",
+    "state",
     "value",
 )  # the other columns of flat impressions have one value per impression
 
@@ -57,8 +76,9 @@ PER_ITEM = (
 class FlatImpressions:
     """Impressions in inside positions, their items in one row.
 
-    `key`: the random numbers that decided the lists, in a served log. `value`: what clicked items were worth.
-    Shapes: query, length, weight, key [n]; item, rank, click, propensity, value [m], where m = sum(length).
+    `key`: the random numbers that decided the lists, in a served log. `state`: what examination depends on beside the rank, as
+    `by` says. `value`: what clicked items were worth.
+    Shapes: query, length, weight, key [n]; item, rank, click, propensity, state, value [m], where m = sum(length).
     """
 
     query: NDArray[np.integer]
@@ -69,6 +89,8 @@ class FlatImpressions:
     click: NDArray[np.uint8]
     propensity: NDArray[np.float64] | None
     key: NDArray[np.uint64] | None = None
+    state: NDArray[np.int16] | None = None
+    by: By | None = None
     value: NDArray[np.float64] | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> "FlatImpressions":
@@ -76,8 +98,8 @@ class FlatImpressions:
         if chosen.all():
             return self
         inside = np.repeat(chosen, self.length)
-        columns = {name: x for name, x in vars(self).items() if x is not None}
-        return replace(self, **{name: x[inside if name in PER_ITEM else chosen] for name, x in columns.items()})
+        columns = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
+        return replace(self, **{name: x[inside if name in PER_ITEM else chosen] for name, x in columns.items()})  # type: ignore[arg-type]
 
     def table(self, limit: int) -> Impressions:
         """The first impressions as a table, at most `limit`; an item's place in it is its rank."""
@@ -113,3 +135,15 @@ def flattened(part: Impressions, vocabulary: Vocabulary, propensities: Propensit
     return FlatImpressions(
         query=part.query, length=length, weight=None, item=item, rank=rank, click=click, propensity=propensity
     )
+
+
+def after_clicks(lists: FlatImpressions) -> FlatImpressions:
+    """The same with the last click above each item as its state."""
+    row = np.repeat(np.arange(len(lists.query)), lists.length)
+    order = np.lexsort((lists.rank, row))
+    far = int(lists.rank.max(initial=0)) + 2
+    clicked = row[order] * far + np.where(lists.click[order] > 0, lists.rank[order] + 1, 0)
+    above = np.maximum.accumulate(np.append(0, clicked)[:-1])
+    state = np.zeros(len(row), np.int16)
+    state[order] = np.where(above // far == row[order], above % far, 0)
+    return replace(lists, state=state, by=By(CLICKS))

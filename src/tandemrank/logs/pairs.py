@@ -22,7 +22,10 @@ SURELY, FAR = 5.0, 1.25  # standard errors, and the factor, from which on a curv
 
 @dataclass(frozen=True)
 class Pairs:
-    """(query, item) pairs shown at two ranks or more. Shapes: query [n]; shown, clicks [n, K], sparse alike."""
+    """(query, item) pairs shown at two ranks or more. Shapes: query [n]; shown, clicks [n, K], sparse alike.
+
+    Of a log whose rows have states it is [n, K states], a rank's states together.
+    """
 
     query: NDArray[np.int32]
     shown: csr_matrix
@@ -33,18 +36,23 @@ class Pairs:
         return Pairs(self.query[chosen], self.shown[chosen], self.clicks[chosen])
 
 
-def compared(feedback: Feedback, K: int) -> Pairs:
-    """The pairs of a log that compare ranks; ranks after K are ignored."""
+def compared(feedback: Feedback, K: int, states: int = 1) -> Pairs:
+    """The pairs of a log that compare ranks, or ranks in so many states; ranks after K are ignored."""
     if not 1 <= K <= MOST_RANKS:
         raise ConfigError(f"expected K from 1 to {MOST_RANKS} ranks, the most that a log may have; got {K}.")
     near = feedback.rank < K
-    query, item, rank = feedback.query[near], feedback.item[near], feedback.rank[near].astype(np.int32)
+    query, item, cell = feedback.query[near], feedback.item[near], feedback.rank[near].astype(np.int32)
+    if states > 1 and feedback.state is not None:
+        cell = cell * states + feedback.state[near]
     starts = np.flatnonzero((np.diff(query, prepend=-1) != 0) | (np.diff(item, prepend=-1) != 0))
     ends = np.append(starts, len(query))
-    shape = (len(starts), K)
-    shown = csr_matrix((feedback.shown[near], rank, ends), shape=shape)
-    clicks = csr_matrix((feedback.clicks[near], rank, ends), shape=shape)
-    return Pairs(query[starts], shown, clicks).take(np.diff(ends) > 1)
+    shape = (len(starts), K * states)
+    shown = csr_matrix((feedback.shown[near], cell, ends), shape=shape)
+    clicks = csr_matrix((feedback.clicks[near], cell, ends), shape=shape)
+    if states == 1 and feedback.state is not None:
+        shown.sum_duplicates()
+        clicks.sum_duplicates()
+    return Pairs(query[starts], shown, clicks).take(np.diff(shown.indptr) > 1)
 
 
 def unconnected(pairs: Pairs) -> list[int]:

@@ -16,16 +16,17 @@ from tandemrank._base import cluster
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.frames import is_pandas
-from tandemrank._base.ids import IdRegistry, Vocabulary, same_ids
+from tandemrank._base.ids import IdRegistry, Vocabulary, positions_of, same_ids
 from tandemrank._base.processes import ahead
 from tandemrank.errors import ConfigError, InputError, JobError, LogError
-from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine
+from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine, impressions_of
 from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
+from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, Impressions, after_clicks, joined
 from tandemrank.logs.sources import (
     Batch,
+    During,
     Source,
     as_polars,
     batches,
@@ -45,14 +46,17 @@ def read(
     K: int | None = None,
     batch: int = 200_000,
     engine: Engine = "local",
+    by: By | None = None,
+    context: Sequence[str] = (),
 ) -> Feedback:
     """Reads a log, wide or long: files, folders, patterns, URLs of these, a frame. Refuses the first problem by its place.
 
     With a `vocabulary` every id must be in it; without, the log's own ids become one, sorted. K is the number of ranks
     of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
-    here) whose nodes all see the files or reach the URLs: the same checks, the same bits.
+    here) whose nodes all see the files or reach the URLs: the same checks, the same bits. `by`: what else than the rank
+    tells rows apart; `context`: columns that make queries in context.
     """
-    return read_parts(source, vocabulary=vocabulary, K=K, batch=batch, engine=engine).train[0]
+    return read_parts(source, vocabulary=vocabulary, K=K, batch=batch, engine=engine, by=by, context=context).train[0]
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def read_parts(
     K: int | None = None,
     batch: int = 200_000,
     engine: Engine = "local",
+    by: By | None = None,
     context: Sequence[str] = (),
 ) -> LogParts:
     """As `read`, with shares of the impressions held out, and the first `lists` impressions one by one, of all parts.
@@ -107,7 +112,7 @@ def read_parts(
     if times < 0:
         raise ConfigError(f"times: expected the number of parts that train, 0 or more; got {times}.")
     split, context = Split(tuple(shares), seed), check_columns(context)
-    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, context=context)
+    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, by=by, context=context)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
     if is_pandas(source):
@@ -117,7 +122,7 @@ def read_parts(
 
 @dataclass(frozen=True)
 class _How:
-    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept, its context."""
+    """How a log is read: ids, ranks, rows at once, its parts, those by time, lists that are kept, states, its context."""
 
     vocabulary: Vocabulary | None
     K: int | None
@@ -125,6 +130,7 @@ class _How:
     split: Split
     times: int
     lists: int
+    by: By | None
     context: tuple[str, ...] = ()
 
     def split_parts(self, parts: tuple[Feedback, ...], first: Impressions) -> LogParts:
@@ -151,7 +157,8 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
 
     def good() -> Generator[FlatImpressions]:
         done, name, propensities = 0, "nothing", None
-        for piece in batches(source, how.batch, every_column=bool(how.context), impressions=known):
+        of_states = how.by is not None and how.by.column != CLICKS
+        for piece in batches(source, how.batch, every_column=of_states or bool(how.context), impressions=known):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
             name = piece.name
@@ -163,6 +170,7 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
             propensities = shown.propensity is not None if propensities is None else propensities
             if propensities != (shown.propensity is not None):
                 raise LogError(f"{name}, {MIXED}")
+            shown = _with_states(shown, piece, how.by)
             if done < missing:
                 lists.append(shown.table(missing - done))
             done += len(shown.query)
@@ -173,6 +181,40 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
     found = tally(ahead(good()), names.vocabulary, how.split, before)
     read = how.split_parts(found, joined(lists))
     return read if how.vocabulary is not None else _in_order(read)
+
+
+def _with_states(shown: FlatImpressions, piece: Batch, by: By | None) -> FlatImpressions:
+    """The impressions of a batch with what examination depends on beside the rank."""
+    if by is None:
+        return shown
+    if by.column == CLICKS:
+        return after_clicks(shown)
+    values = column_values(piece, by.column)
+    state = positions_of(pl.Series(by.values, dtype=pl.String), values, by.column, missing="mark")
+    if (state < 0).any():
+        raise LogError(
+            f"{piece.name}, column {by.column}: expected one of {', '.join(by.values)}; got {values[int(np.argmin(state))]!r}."
+        )
+    return replace(shown, state=np.repeat(state, shown.length).astype(np.int16), by=by)
+
+
+def column_values(piece: Batch, column: str) -> pl.Series:
+    """A column of a log as text, one value for each impression of a batch."""
+    frame = piece.frame
+    if frame is None or column not in frame.columns:
+        others = ", ".join([] if frame is None else frame.columns)
+        raise LogError(f"{piece.name}: expected a column {column!r}; it has {others}.")
+    first = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+    return frame[column].gather(first).cast(pl.String).fill_null("")
+
+
+def values_of(source: Source, column: str) -> tuple[str, ...]:
+    """The values of a column of a log, sorted."""
+    found: set[str] = set()
+    for piece in batches(source, every_column=True):
+        if piece.frame is None or len(piece.frame):
+            found.update(column_values(piece, column).unique().to_list())
+    return tuple(sorted(found))
 
 
 def _in_context(piece: Batch, columns: tuple[str, ...]) -> pl.DataFrame:
@@ -196,7 +238,10 @@ def _on_ray(source: Source, how: _How) -> LogParts:
 
     The files are refused in their order, whichever is read first.
     """
-    log = [path.absolute() if isinstance(path, Path) else path for path in paths(source)]
+    period = source if isinstance(source, During) else None
+    files_of = paths(source.log if isinstance(source, During) else source)
+    here = [path.absolute() if isinstance(path, Path) else path for path in files_of]
+    log: list[str | Path | During] = [path if period is None else replace(period, log=path) for path in here]
     ray = cluster.connect()
     read: list[LogParts] = []
     files, impressions, waiting = KnownFiles(), KnownImpressions(), []
@@ -211,7 +256,7 @@ def _on_ray(source: Source, how: _How) -> LogParts:
             lengths = ray.get([count.remote(path) for path in log])
         task_how = ray.put(how)
         waiting = [part.remote(path, task_how, sum(lengths[:i])) for i, path in enumerate(log)]
-        for path in log:
+        for path in here:
             with _naming(path):
                 files.refuse_repeated(path)
             found, hashes = ray.get(waiting.pop(0))
@@ -232,7 +277,7 @@ def _on_ray(source: Source, how: _How) -> LogParts:
         for reference in waiting:
             ray.cancel(reference)
     if not read:
-        raise _EmptyError(log[-1])
+        raise _EmptyError(here[-1])
     return _together(read)
 
 
@@ -245,11 +290,11 @@ def _naming(path: str | Path) -> Iterator[None]:
         raise LogError(f"{path}{', ' if str(error).startswith('column') else ': '}{error}") from error
 
 
-def _impressions_in(path: str | Path) -> int:
+def _impressions_in(path: str | Path | During) -> int:
     return len(times_in(path))
 
 
-def _part(path: str | Path, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
+def _part(path: str | Path | During, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
     """What was read of a file, None of an empty one, or what is wrong with it; and the hashes of its impressions."""
     known = KnownImpressions()
     try:

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard, cast
@@ -29,7 +29,7 @@ from tandemrank._base.files import plain, regular
 from tandemrank._base.frames import UNREADABLE, PandasFrame, damage_of, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
-from tandemrank.logs.checks import KnownFiles, KnownImpressions
+from tandemrank.logs.checks import KnownFiles, KnownImpressions, impressions_of
 from tandemrank.logs.json_lines import Piece, column_of
 from tandemrank.logs.schema import (
     IDS,
@@ -46,8 +46,34 @@ from tandemrank.logs.schema import (
 )
 
 Frame = pl.DataFrame | pl.LazyFrame | PandasFrame
-Source = str | Path | Sequence[str | Path] | Frame
-LogPart = str | Path | Frame
+Files = str | Path | Sequence[str | Path] | Frame
+
+
+@dataclass(frozen=True)
+class During:
+    """The impressions of a log, or of a part of it, from one time on and before another, in Unix seconds."""
+
+    log: Any  # `Files`; of a part, one of these
+    since: float = -np.inf
+    until: float = np.inf
+    words: str = ""
+
+    def inside(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which times are.  Shapes: [n] -> [n]."""
+        found: NDArray[np.bool_] = (times >= self.since) & (times < self.until)
+        return found
+
+    def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows of its impressions; in the long form the first row of an impression says when it was."""
+        if not len(frame):
+            return frame
+        impression = impressions_of(frame)
+        first = np.flatnonzero(np.diff(impression, prepend=-1))
+        return frame.filter(self.inside(_times(frame)[first])[impression])
+
+
+Source = Files | During
+LogPart = str | Path | Frame | During
 
 MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
@@ -82,8 +108,10 @@ def batches(
     if not 1 <= batch <= MOST_ROWS:
         raise ConfigError(f"batch: expected from 1 to {MOST_ROWS:,} rows; got {batch}.")
     files, known = KnownFiles(), impressions or KnownImpressions()
-    for part in parts(source):
+    for whole in parts(source):
+        period, part = (whole, whole.log) if isinstance(whole, During) else (None, whole)
         name, form = (str(part), _form(part) or "Parquet") if isinstance(part, str | Path) else ("the frame", "a frame")
+        name += "" if period is None else period.words
         first, any_piece = 0, False
         try:
             files.refuse_repeated(part)
@@ -95,6 +123,8 @@ def batches(
                 )
                 for frame, found in pieces:
                     usable = all(wrong.count for wrong in found)
+                    if period is not None and not found:
+                        frame = period.rows(frame)
                     if usable:
                         found += known.problems(frame)
                     yield Batch(name, first, frame if usable else None, found)
@@ -123,7 +153,51 @@ def is_frame(source: object) -> TypeGuard[Frame]:
 
 def parts(source: Source) -> Iterable[LogPart]:
     """The frame, or the files of a log, in their order."""
+    if isinstance(source, During):
+        return [replace(source, log=part) for part in parts(source.log)]
     return [source] if is_frame(source) else paths(source)
+
+
+def during(log: Source, *, since: str | float | None = None, until: str | float | None = None) -> Source:
+    """The impressions of a log from a time on, or before one: a date, an ISO text, Unix seconds, or a share such as "70%": the
+    time before which so many of its impressions were. Those without a time are the oldest."""
+    if since is None and until is None:
+        return log
+    if isinstance(log, During):
+        raise ConfigError("expected a log without a period; got one of a period. Give both ends at once.")
+    times = np.sort(np.concatenate([np.zeros(0), *map(times_in, parts(log))]))
+    if not np.isfinite(times).any():
+        raise LogError("expected a log with times to take a part of; no impression has a `timestamp`.")
+    low, high = (_moment(name, x, times) for name, x in (("since", since), ("until", until)))
+    words = "".join(f" {name} {x}" for name, x in (("since", since), ("until", until)) if x is not None)
+    found = During(log, -np.inf if low is None else low, np.inf if high is None else high, words)
+    if not found.inside(times).any():
+        said = f"{since or 'its begin'} to {until or 'its end'}"
+        raise LogError(f"expected impressions in the period, {said}; the log has none there.")
+    return found
+
+
+def _moment(name: str, said: str | float | None, times: NDArray[np.float64]) -> float | None:
+    """A time in Unix seconds; a share is that of the times.  Shapes: times [n], sorted."""
+    if said is None:
+        return None
+    text = str(said).strip()
+    share = re.fullmatch(r"(\d+(?:\.\d*)?)\s*%", text)
+    if share and float(share[1]) <= 100:
+        at = round(len(times) * float(share[1]) / 100)
+        return float(np.inf if at >= len(times) else times[at])
+    number = pl.Series([text]).cast(pl.Float64, strict=False)
+    found = number[0] if number[0] is not None else seconds(pl.Series([text]))[0]
+    if found is None or not np.isfinite(found):
+        raise ConfigError(f"{name}: expected a date, a time, Unix seconds or a share such as 70%; got {said!r}.")
+    return float(found)
+
+
+def _times(frame: pl.DataFrame) -> NDArray[np.float64]:
+    """When rows were, -inf where one does not say.  Shapes: -> [n]."""
+    if "timestamp" not in frame.columns:
+        return np.full(len(frame), -np.inf)
+    return seconds(frame["timestamp"]).fill_null(-np.inf).to_numpy()
 
 
 def as_polars(frame: PandasFrame) -> pl.DataFrame:
@@ -166,7 +240,7 @@ def _form(path: str | Path) -> str | None:
     return FORMS.get(PurePosixPath(path).suffix.lower())
 
 
-def paths(source: Source) -> Iterator[str | Path]:
+def paths(source: Files) -> Iterator[str | Path]:
     """The files of a log, in their order; those at a URL are strings."""
     if is_frame(source):
         raise ConfigError("expected a log of files; got a frame. Read it with the engine local, or write it to files.")
@@ -181,6 +255,9 @@ def times_in(part: LogPart) -> NDArray[np.float64]:
 
     None where it cannot be read: what is wrong with it is told by reading it.  Shapes: -> [n].
     """
+    if isinstance(part, During):
+        times = times_in(part.log)
+        return times[part.inside(times)]
     try:
         with _opened(part) as data:
             if isinstance(data, Path):
@@ -192,8 +269,7 @@ def times_in(part: LogPart) -> NDArray[np.float64]:
             if "timestamp" not in names:
                 return np.full(data.select(pl.len()).collect().item(), -np.inf)
             pieces = data.select("timestamp").collect_batches(maintain_order=True)
-            found = [seconds(piece["timestamp"]).fill_null(-np.inf).to_numpy() for piece in pieces]
-            return np.concatenate([np.zeros(0), *found])
+            return np.concatenate([np.zeros(0), *map(_times, pieces)])
     except (LogError, *UNREADABLE):
         return np.zeros(0)
 

@@ -2,7 +2,7 @@
 
 Every sum is over what was shown or over what was clicked, of a column that `Tally.add` makes: a new one is a line there, its
 limbs in `feedback.LIMBS` and its field in `Feedback`. Counts are integers; sums of weights and of weight / propensity are
-those of `logs.exact`. (Query, item, rank) is one 64-bit key, by which a plain sort groups a log.
+those of `logs.exact`. (Query, item, rank, state) is one 64-bit key, by which a plain sort groups a log.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +19,13 @@ from tandemrank.errors import LogError
 from tandemrank.logs import exact
 from tandemrank.logs.exact import CountsOrLimbs
 from tandemrank.logs.feedback import LIMBS, Feedback
-from tandemrank.logs.impressions import FlatImpressions
+from tandemrank.logs.impressions import By, FlatImpressions
 
 Part = TypeVar("Part")
 Columns = dict[str, NDArray[Any]]
 
-RANK_BITS = 9  # of a key: a query has 27, an item 26
+RANK_BITS = 10  # of a key: a query has 27, an item 26
+STATES = 32  # a rank below so many has so many states
 PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
 
 
@@ -39,12 +40,24 @@ class Sums:
     columns: dict[str, CountsOrLimbs]
 
 
-def pack(query: NDArray[np.integer], item: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.int64]:
-    """One sortable key of (query, item, rank). Shapes: [P] each -> [P]."""
+def pack(
+    query: NDArray[np.integer],
+    item: NDArray[np.integer],
+    rank: NDArray[np.integer],
+    state: NDArray[np.integer] | None = None,
+) -> NDArray[np.int64]:
+    """One sortable key of (query, item, rank, state). Shapes: [P] each -> [P]."""
     key = query.astype(np.int64) << ITEM_BITS
     key |= item
     key <<= RANK_BITS
-    key |= rank
+    if state is None:
+        key |= rank
+        return key
+    if max(rank.max(initial=0), state.max(initial=0)) >= STATES:
+        raise LogError(
+            f"examination by more than the rank is for lists of at most {STATES} places, and as many values."
+        )
+    key |= rank.astype(np.int64) * STATES + state
     return key
 
 
@@ -66,6 +79,7 @@ class Tally:
         self.parts: list[Sums] = []
         self.anew: bool | None = None  # of lists that were counted: whether each has a key of its own
         self.heaviest = 0.0  # the largest weight of an impression
+        self.by: By | None = None
         self.impressions: CountsOrLimbs = np.zeros(0, dtype=np.int64)
 
     def add(self, lists: FlatImpressions) -> None:
@@ -76,7 +90,8 @@ class Tally:
         own = lists.key is not None and len(np.unique(lists.key)) == len(lists.key)
         self.anew = own if self.anew is None else self.anew and own
         self._add_impressions(lists.query, weight)
-        key = pack(np.repeat(lists.query, lists.length), lists.item, lists.rank)
+        self.by = lists.by
+        key = pack(np.repeat(lists.query, lists.length), lists.item, lists.rank, lists.state)
         at, beside = clicks_beside(lists)
         shown: Columns = {"key": key}
         clicked: Columns = {"key": key[at], "others": beside}
@@ -85,6 +100,9 @@ class Tally:
             shown["shown"], clicked["clicks"] = each, each[at]
         if lists.propensity is not None:
             shown["logged"] = (1.0 if each is None else each) / lists.propensity
+            p, together = lists.propensity[at], beside + 1.0
+            clicked["weighed"] = shown["logged"][at]
+            clicked["weighed_together"], clicked["weighed_squares"] = together / p, together / np.square(p)
         if self.waiting and self.waiting[0][0].keys() != shown.keys():
             self.flush()
         self.waiting.append((shown, clicked))
@@ -118,9 +136,8 @@ class Tally:
         """All that was counted, with `vocabulary` naming the positions."""
         self.flush()
         impressions = _padded(self.impressions, len(vocabulary.query_ids))
-        return _unpacked(
-            total(self.parts), vocabulary, impressions, anew=bool(self.anew), heaviest=self.heaviest or 1.0
-        )
+        more = {"anew": bool(self.anew), "heaviest": self.heaviest or 1.0, "by": self.by}
+        return _unpacked(total(self.parts), vocabulary, impressions, more)
 
 
 def clicks_beside(lists: FlatImpressions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -178,13 +195,12 @@ def merge(feedbacks: Sequence[Feedback], vocabulary: Vocabulary | None = None) -
         check_alike(feedbacks[0], other)
     vocabulary = vocabulary or _all_ids([one.vocabulary for one in feedbacks])
     sums, impressions = zip(*(_renamed(one, vocabulary) for one in feedbacks), strict=True)
-    return _unpacked(
-        total(sums),
-        vocabulary,
-        reduce(exact.plus, impressions),
-        anew=all(one.anew for one in feedbacks if one.N),
-        heaviest=max((one.heaviest for one in feedbacks if one.N), default=1.0),
-    )
+    more = {
+        "anew": all(one.anew for one in feedbacks if one.N),
+        "heaviest": max((one.heaviest for one in feedbacks if one.N), default=1.0),
+        "by": feedbacks[0].by,
+    }
+    return _unpacked(total(sums), vocabulary, reduce(exact.plus, impressions), more)
 
 
 def pooled_sums(feedback: Feedback, query: NDArray[np.int64], vocabulary: Vocabulary) -> Feedback:
@@ -198,14 +214,15 @@ def pooled_sums(feedback: Feedback, query: NDArray[np.int64], vocabulary: Vocabu
     number[order] = np.arange(len(query)) - first
     columns = {name: feedback.sums(name) for name in LIMBS if getattr(feedback, name) is not None}
     of_queries = columns.pop("impressions")
-    key = pack(query[feedback.query], item[feedback.item], feedback.rank)
+    key = pack(query[feedback.query], item[feedback.item], feedback.rank, feedback.state)
     parts, impressions = [], []
     for n in range(int(number.max(initial=0)) + 1):
         rows, some = number[feedback.query] == n, number == n
         parts.append(Sums(key[rows], {name: x[..., rows] for name, x in columns.items()}))
         impressions.append(_spread(of_queries[..., some], query[some], len(vocabulary.query_ids)))
     whole = reduce(exact.plus, impressions)
-    return _unpacked(total(parts), vocabulary, whole, anew=feedback.anew, heaviest=feedback.heaviest)
+    more = {"anew": feedback.anew, "heaviest": feedback.heaviest, "by": feedback.by}
+    return _unpacked(total(parts), vocabulary, whole, more)
 
 
 def check_alike(first: Feedback, other: Feedback) -> None:
@@ -219,6 +236,8 @@ def check_alike(first: Feedback, other: Feedback) -> None:
             )
     if (first.logged is None) != (other.logged is None):
         raise LogError(MIXED)
+    if first.by != other.by:
+        raise LogError(f"expected parts of a log by the same states; got {first.by} and {other.by}. Read them alike.")
 
 
 MIXED = (
@@ -244,7 +263,7 @@ def _renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, CountsOr
     """The sums and impressions of `feedback` in the positions of a vocabulary that has all its ids."""
     query = vocabulary.queries(feedback.vocabulary.query_ids)
     item = vocabulary.items(feedback.vocabulary.item_ids)
-    key = pack(query[feedback.query], item[feedback.item], feedback.rank)
+    key = pack(query[feedback.query], item[feedback.item], feedback.rank, feedback.state)
     columns = {name: feedback.sums(name) for name in LIMBS if getattr(feedback, name) is not None}
     impressions = _spread(columns.pop("impressions"), query, len(vocabulary.query_ids))
     return Sums(key, {name: x for name, x in columns.items() if x.shape[-1] == len(key)}), impressions
@@ -290,11 +309,10 @@ def _joined(parts: Sequence[Sums]) -> Sums:
     return Sums(key, {name: total_of(x, b.columns[name]) for name, x in a.columns.items() if name in b.columns})
 
 
-def _unpacked(
-    sums: Sums, vocabulary: Vocabulary, impressions: CountsOrLimbs, *, anew: bool, heaviest: float
-) -> Feedback:
-    """Sums as feedback.  Shapes: impressions [Q] or [limbs, Q]."""
-    pair = sums.key >> RANK_BITS
+def _unpacked(sums: Sums, vocabulary: Vocabulary, impressions: CountsOrLimbs, more: dict[str, Any]) -> Feedback:
+    """Sums as feedback; `more`: its fields that are no sums.  Shapes: impressions [Q] or [limbs, Q]."""
+    pair, cell = sums.key >> RANK_BITS, sums.key & (2**RANK_BITS - 1)
+    rank, state = (cell, None) if more["by"] is None else (cell // STATES, (cell % STATES).astype(np.int16))
     columns: dict[str, CountsOrLimbs] = {**sums.columns, "impressions": impressions}
     limbs = {name: x for name, x in columns.items() if x.ndim == 2}
     values: dict[str, Any] = {n: exact.value(x) if n in limbs else x.astype(np.float64) for n, x in columns.items()}
@@ -302,9 +320,9 @@ def _unpacked(
         vocabulary=vocabulary,
         query=(pair >> ITEM_BITS).astype(np.int32),
         item=(pair & (2**ITEM_BITS - 1)).astype(np.int32),
-        rank=(sums.key & (2**RANK_BITS - 1)).astype(np.int16),
+        rank=rank.astype(np.int16),
+        state=state,
         **({"logged": None} | values),
         exact=limbs,
-        anew=anew,
-        heaviest=heaviest,
+        **more,
     )

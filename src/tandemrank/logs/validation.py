@@ -21,8 +21,9 @@ from tandemrank._base.ids import IdRegistry
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import TOGETHER, impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
+from tandemrank.logs.dependence import TESTED, dependence
 from tandemrank.logs.description import Answer, Description, PolicyCount, answers, describe_log
-from tandemrank.logs.impressions import FlatImpressions
+from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
 from tandemrank.logs.schema import NO_ROWS, Problem
 from tandemrank.logs.sessions import SessionCounter, SessionFacts, session_answer
 from tandemrank.logs.sources import Batch, Source, batches, describe
@@ -91,6 +92,7 @@ class _Survey:
     usable: int = 0
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     policies: Counter[str] = field(default_factory=Counter)
+    lists: list[Impressions] = field(default_factory=list)  # the first ones
     sessions: SessionCounter = field(default_factory=SessionCounter)
 
     def looked_at(
@@ -107,7 +109,10 @@ class _Survey:
                 self.impressions += int(impressions_of(piece.frame)[-1]) + 1
                 self.files[piece.name] = not {"propensity", "propensities"}.isdisjoint(piece.frame.columns)
             found, left, good = split_good_rows(piece.frame, piece.found, self.names, K)
-            self.usable += 0 if good is None else len(good.query)
+            if good is not None:
+                if (missing := TESTED - self.usable) > 0:
+                    self.lists.append(good.table(missing))
+                self.usable += len(good.query)
             yield piece, found, left, good
 
     def good(self, pieces: Iterable[Batch], K: int | None) -> Iterator[FlatImpressions]:
@@ -177,7 +182,9 @@ def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> V
         impressions=survey.impressions,
         usable=survey.usable,
         log=log,
-        answers=() if feedback is None or log is None else (*answers(feedback, log), *more),
+        answers=()
+        if feedback is None or log is None
+        else (*answers(feedback, log, dependence(joined(survey.lists))), *more),
         sessions=sessions,
     )
 

@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.feedback import Feedback, click_moments
 from tandemrank.offpolicy.estimators import Estimate
 
 Floats = NDArray[np.float64]
@@ -328,7 +328,8 @@ class ImpressionSums:
 
 
 def value_sums(weights: Floats, log: Feedback, *, most: float) -> ImpressionSums:
-    """The sums of a value. `most` clicks of an impression.  Shapes: weights [P], rho / rho_0 of the rows of the log."""
+    """The sums of a value. `most` clicks of an impression.  Shapes: weights [P] or [2, P] (`both_weights`)."""
+    weights = both_weights(weights)
     return _sums(weights, np.zeros_like(weights), log, most, np.ones(log.Q, np.bool_))
 
 
@@ -338,26 +339,45 @@ def difference_sums(
     """The sums of a difference. `most` clicks of an impression; each can cost what the old side's largest weight is.
 
     `queries`: those that count, by default all.
-    Shapes: new, old [P], the weights rho / rho_0 of the rows of the log; of production 1; queries [Q].
+    Shapes: new, old [P] or [2, P] (`both_weights`); queries [Q].
     """
+    new, old = both_weights(new), both_weights(old)
     if new.shape != old.shape:
         raise InputError(f"both sides need weights of the same rows; got {new.shape} and {old.shape}.")
     return _sums(new - old, old, log, most, np.ones(log.Q, np.bool_) if queries is None else queries)
 
 
+def both_weights(weights: Floats, *, fixed: bool = False) -> Floats:
+    """Weights of rows in two parts: rho / rho_0, which is as large as the propensity of a showing is small, and what every
+    click counts whatever its propensity was, as production's 1.  Shapes: [P] or [2, P] -> [2, P]."""
+    if weights.ndim == 2:
+        return weights
+    nothing = np.zeros_like(weights)
+    return np.stack([nothing, weights] if fixed else [weights, nothing])
+
+
+def weight_products(a: Floats, b: Floats, moments: Floats) -> Floats:
+    """The sum over the clicks of every row of the product of two weights.  Shapes: a, b [2, P]; moments [3, P] -> [P]."""
+    found: Floats = a[0] * b[0] * moments[2] + (a[0] * b[1] + a[1] * b[0]) * moments[1] + a[1] * b[1] * moments[0]
+    return found
+
+
 def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[np.bool_]) -> ImpressionSums:
-    """`lost`: the most that a click on a row can cost."""
-    if v.shape != log.clicks.shape:
-        raise InputError(f"expected weights of each of {len(log.clicks)} rows; got {v.shape}.")
+    """`lost`: the most that a click on a row can cost.  Shapes: v, lost [2, P]."""
+    if v.shape[1] != len(log.clicks):
+        raise InputError(f"expected weights of each of {len(log.clicks)} rows; got {v.shape[1]}.")
     if log.weighted:
         raise InputError(
             "impressions with weights are not independent draws of equal size: use the bound over queries for this log."
         )
-    clicks = np.where(queries[log.query], log.clicks, 0.0)
-    together = np.inf if log.others is None else clicks + np.where(queries[log.query], log.others, 0.0)
-    floor = most * float(np.where(queries[log.query] & (log.shown > 0), lost, 0.0).max(initial=0.0))
-    squares = float(np.square(v) @ np.minimum(together, most * clicks))
-    return ImpressionSums(float(v @ clicks), squares, float(log.impressions[queries].sum()), floor)
+    inside = queries[log.query]
+    each, together = click_moments(log, most)
+    floor = most * float(lost.sum(0)[inside & (log.shown > 0)].max(initial=0.0))
+    total = v[0] * each[1] + v[1] * each[0]
+    squares = weight_products(v, v, together)
+    return ImpressionSums(
+        float(total[inside].sum()), float(squares[inside].sum()), float(log.impressions[queries].sum()), floor
+    )
 
 
 def _times(limit: float, sizes: Floats) -> Floats:

@@ -27,6 +27,7 @@ from tandemrank._base.ids import positions_of
 from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy.examined import Curves
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -58,13 +59,15 @@ class Expected:
 
 
 def expected_of(
-    log: Feedback, logger: TwoStagePolicy, theta: Floats, fitted: Callable[[Feedback], Floats], *, seed: int = 0
+    log: Feedback, logger: TwoStagePolicy, curves: Curves, fitted: Callable[[Feedback], Floats], *, seed: int = 0
 ) -> Expected:
     """By a fitted policy: of all pairs of the log's queries, or of some queries at random where pairs are many; by drawn lists
-    where the policy is not asked about all items. `fitted`: its propensities of some rows."""
+    where the policy is not asked about all items. `curves`: by which its ranks are examined; `fitted`: its propensities of some
+    rows."""
     if logger.exposes_sparsely:
         drawn, scale = draw_lists(log, logger, seed=seed)
-        return Expected(drawn, fitted(drawn), exposure(drawn, theta) * scale[drawn.query], scale > 0)
+        seen = drawn.shown * curves.at(drawn.query, drawn.rank)
+        return Expected(drawn, fitted(drawn), seen * scale[drawn.query], scale > 0)
     pairs = _all_pairs(log, _some(log, max(PAIRS // max(log.D, 1), 1), seed))
     rho_0 = fitted(pairs)
     return Expected(pairs, rho_0, rho_0 * log.impressions[pairs.query], pairs.impressions > 0)

@@ -18,6 +18,7 @@ from tandemrank.offpolicy.diagnostics import Z95, Diagnostics
 from tandemrank.offpolicy.estimators import Estimate, ips, safe_ratio
 from tandemrank.offpolicy.uncertainty import misfit_variance, normal_interval
 from tandemrank.offpolicy.values import (
+    FIGURES,
     WEIGHTED,
     Value,
     few_queries,
@@ -62,6 +63,8 @@ class Comparison:
             "reasons",
         )
         found: dict[str, object] = {name: getattr(self, name) for name in names}
+        if self.verdict == Verdict.REFUSE:
+            found |= dict.fromkeys(("difference", *FIGURES[1:]))
         sides = {"new": self.new.summary(), "old": self.old.summary()}
         return found | {"bound_over": self.new.sample.independent} | sides
 
@@ -93,7 +96,7 @@ def compare_values(new: Value, old: Value) -> Comparison:
         standard_error=error,
         interval=interval,
         over_queries=interval if few_queries(new.log) else over_queries,
-        lower_bound=None if sure is None else sure.lower_bound(level),
+        lower_bound=None if sure is None else min(sure.lower_bound(level), difference),
         verdict=worst(new.verdict, old.verdict),
         reasons=tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
     )
@@ -111,7 +114,7 @@ def rests_on(
     The new side is divided by `excess`. `most` clicks that an impression can get, if it is known: of production a click is
     worth one, of another policy its weight. `queries`: those that count, by default all.  Shapes: queries [Q].
     """
-    theirs = old.ceiling_terms
+    theirs, excess = old.ceiling_terms, excess * new.excess
     if theirs is None:
         return None
     if new.reward is not None and old.reward is not None:
@@ -195,7 +198,7 @@ def surely(new: Value, old: Value, most: float | None = None) -> Terms | Impress
 def sure_difference(new: Value, old: Value, *, level: float) -> float | None:
     """What the difference is surely at least; None where there is no bound."""
     found = surely(new, old)
-    return None if found is None else found.lower_bound(level)
+    return None if found is None else min(found.lower_bound(level), new.value - old.value)
 
 
 # --- by how often a query came ----------------------------------------------------------------------------------------

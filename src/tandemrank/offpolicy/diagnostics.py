@@ -6,7 +6,8 @@ all that is wasted); what the real re-ranker wastes beyond it, by preferring suc
 all of it in one stage, whose generator passes every item on.
 **Balance** is sum(w e) / sum(rho_cr), w = rho_cr / rho_0 and e the logged examination: 1 up to noise if the propensities
 are right and the log has support (rho_0 > 0 wherever rho_cr > 0), less by what has none. Its error is over queries; few queries
-are no sample, and of one it would be 0, so theirs is over what was shown, sum(w^2 e theta) in the numerator.
+are no sample, and of one it would be 0, so theirs is over what was shown. Sums do not know which items stood together, so it is
+the most that it can be over the K places of a list, K sum(w^2 e theta) - (sum w e)^2 / N in the numerator.
 
 **Identified** is what can be said where the log has no support: the worst and the best case of what was never shown.
 
@@ -60,10 +61,16 @@ class Diagnostics:
     balance_error: float
     heaviest: float = 1.0
     by_stage: bool = True
+    logged: bool = False
 
     def summary(self) -> dict[str, object]:
-        """As plain names and values; of the log, not of the value, is the weight."""
-        without = ("heaviest", "by_stage", *(() if self.by_stage else ("lost_at_generator", "lost_at_ranker")))
+        """As plain names and values; of the log, not of the value, are the weight and whether it has propensities."""
+        without = (
+            "heaviest",
+            "by_stage",
+            "logged",
+            *(() if self.by_stage else ("lost_at_generator", "lost_at_ranker")),
+        )
         return {name: value for name, value in asdict(self).items() if name not in without}
 
     def stages(self, digits: int = 0) -> str:
@@ -91,8 +98,9 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
     shuffled = max(0.0, 1 - float((n * exposure.total * random).sum()) / all_exposure)
     generator = min(unsupported, shuffled)
     queries = int((n > 0).sum())
+    squares = len(theta) * float((w * we * feedback.examination(log, theta)).sum()) * _changing(w, log)
     # Of a log with weights there are fewer impressions than they add up to.
-    over_shown = float(np.sqrt(log.heaviest * (w * we * theta[log.rank]).sum())) / all_exposure
+    over_shown = float(np.sqrt(log.heaviest * max(squares - all_weight**2 / log.N, 0.0))) / all_exposure
     effective = all_weight**2 / float((w * we).sum()) if all_weight > 0 else 0.0
     return Diagnostics(
         queries=queries,
@@ -110,7 +118,15 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         balance_error=balance.standard_error if queries >= FEW_QUERIES else over_shown,
         heaviest=log.heaviest,
         by_stage=by_stage,
+        logged=log.logged is not None,
     )
+
+
+def _changing(w: Floats, log: Feedback) -> float:
+    """How many times the square of a row's weight the mean square of those of its showings is, by the clicked ones."""
+    each, _ = feedback.click_moments(log, 1.0)
+    count, squares = np.square(w) @ each[0], np.square(w) @ each[2]
+    return max(float(squares / count), 1.0) if count > 0 else 1.0
 
 
 @dataclass(frozen=True)

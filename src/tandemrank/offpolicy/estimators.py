@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tandemrank._base import random
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError, LogError
-from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.logs.feedback import Feedback, examination, exposure
 
 Floats = NDArray[np.float64]
 Estimator = Literal["auto", "doubly_robust", "ips", "beta_ips"]
@@ -161,7 +161,7 @@ def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> M
     seen = exposure(log, theta)
     ranks = log.query.astype(np.int64) * K + log.rank
     X, Y = (sums_by(ranks, w * x, log.Q * K).reshape(log.Q, K) for x in (log.clicks, seen))
-    squares = w * w * theta[log.rank]
+    squares = w * w * examination(log, theta)
     times = n / log.heaviest
     factor = np.where(times >= 2, times / np.maximum(times - 1, 1), 0.0)  # as in a sample variance
     several = np.maximum(n, log.heaviest)
@@ -238,7 +238,4 @@ def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
 
 def of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
     """The sums of some queries alone.  Shapes: chosen [Q]."""
-    rows = chosen[log.query]
-    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
-    logged, others = (None if x is None else x[rows] for x in (log.logged, log.others))
-    return replace(log, **columns, logged=logged, others=others, impressions=np.where(chosen, log.impressions, 0.0))
+    return replace(log.of_rows(chosen[log.query]), impressions=np.where(chosen, log.impressions, 0.0))

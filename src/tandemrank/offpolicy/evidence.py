@@ -6,50 +6,61 @@ ESTIMATORS                        the estimators by name, called with a policy's
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.model import RewardModel
+from tandemrank.clicks.cells import CellCurve, theta_of
+from tandemrank.clicks.examination import Behaviour, behaviour
 from tandemrank.clicks.models import examination_curve
+from tandemrank.errors import ConfigError
 from tandemrank.logs import reading
 from tandemrank.logs.contexts import Contexts
+from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import Impressions
-from tandemrank.logs.pairs import Contradiction, contradiction
+from tandemrank.logs.impressions import CLICKS, By, Impressions
+from tandemrank.logs.pairs import contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import estimators, propensities
 from tandemrank.offpolicy.calibration import Expected, expected_by, expected_of
 from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, of_queries
-from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.propensities import SAMPLES, FittedLogger, Resolved, resolve, row_propensities
+from tandemrank.offpolicy.logger import LISTS, FittedLogger, lists_of
+from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.verdicts import cells_words, curve_words, stopping_words
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-MOST_UNKNOWN = 0.5  # of the impressions, by queries that a policy does not know
+MOST_UNKNOWN = 0.5  # of the impressions, by queries that the policy that drew the log does not know
 
 
 @dataclass(frozen=True)
 class ReadLog:
     """A log: its sums, and its first lists where it has lists.
 
-    `left_out`: how many impressions are left out since a policy does not know their query, in words.
+    `left_out`: how many impressions are left out since the policy that drew the log does not know their query, in words.
+    `behaviour`: how its lists are read; `cells`: examination by more than the rank, as it was asked for or as that asks for.
     """
 
     whole: Feedback
     lists: Impressions | None
     left_out: str | None = None
+    behaviour: Behaviour | None = None
+    cells: CellCurve | None = None
 
-    def of_known_queries(self, policies: Sequence[TwoStagePolicy]) -> "ReadLog":
-        """Without the queries that a policy does not know, if these are few; where they are many it is refused later."""
+    def of_known_queries(self, logger: TwoStagePolicy | None) -> "ReadLog":
+        """Without the queries that the policy which drew the log does not know, if these are few; where they are many it is
+        refused later."""
+        if logger is None:
+            return self
         log = self.whole
-        known = np.ones(log.Q, dtype=np.bool_)
-        for policy in policies:
-            known &= positions_of(policy.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
+        known = positions_of(logger.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
         gone = float(log.impressions[~known].sum())
         if not 0 < gone <= MOST_UNKNOWN * log.N:
             return self
@@ -58,20 +69,22 @@ class ReadLog:
             there = known[lists.query]
             lists = Impressions(lists.query[there], lists.items[there], lists.clicks[there])
         first = log.vocabulary.query_ids[int(np.argmax(~known & (log.impressions > 0)))]
-        return ReadLog(
-            of_queries(log, known),
-            lists,
-            f"{gone:,.0f} of {log.N:,.0f} impressions are left out: a policy does not know their query (first: {first!r})",
+        said = (
+            f"{gone:,.0f} of {log.N:,.0f} impressions are left out: the policy that drew the log does not know their query "
+            f"(first: {first!r})"
         )
+        return replace(self, whole=of_queries(log, known), lists=lists, left_out=said)
 
 
 @dataclass(frozen=True)
 class LogEvidence:
     """What a log says by a curve: its propensities, and the estimator that is used, with its reward model.
 
-    `against_curve`: what the log says against the curve. `expected`: what a fitted logger
-    would have shown, to correct its propensities by.
-    Shapes: theta [K]; rho_0 [P].
+    `against_model`: what the log says against the curve, or against clicks that depend on it alone, in words; `of_cells`: what
+    it says for examination by more than the rank, which is then used, `offset` what is clicked beside it. `expected`: what a
+    fitted logger would have shown, to correct its propensities by. `relevance`: a model of it, where examination depends on the
+    clicks above.
+    Shapes: theta [K] or [K, states]; rho_0 [P].
     """
 
     log: Feedback
@@ -79,8 +92,12 @@ class LogEvidence:
     propensities: Resolved
     estimator: Estimator
     reward: RewardModel | None = None
-    against_curve: Contradiction | None = None
+    against_model: str | None = None
+    of_cells: str | None = None
+    offset: Floats | None = None
     expected: Expected | None = None
+    relevance: RewardModel | None = None
+    behaviour: Behaviour | None = None
 
     @property
     def rho_0(self) -> Floats:
@@ -118,14 +135,27 @@ ESTIMATORS: dict[Estimator, Callable[[Exposure, LogEvidence], Estimate]] = {
 
 
 def read_log(log: Source | Feedback, asked: Question, context: Sequence[str] = ()) -> ReadLog:
-    """The log, read once: its sums and its first lists; by queries in their context, if policies know its columns."""
+    """The log, read once: its sums and its first lists; by queries in their context, if policies know its columns; read again
+    by the last click above where readers stop after one."""
+    given = asked.examination if isinstance(asked.examination, CellCurve) else None
+    by = None if given is None else given.states
     if isinstance(log, Feedback):
-        return ReadLog(log, None)
-    K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
-    lists = LISTS if _may_fit(asked) else 0
-    found = reading.read_parts(log, lists=lists, K=K, engine=asked.engine, context=context)
+        if by != log.by:
+            raise ConfigError(
+                f"expected sums of a log by {by or 'the rank alone'}, as the examination is; got {log.by}. Give the log itself."
+            )
+        return ReadLog(log, None, cells=given)
+    K = None if isinstance(asked.examination, str) else len(theta_of(asked.examination))
+    lists = LISTS if _may_fit(asked) else TESTED
+    found = reading.read_parts(log, lists=lists, K=K, engine=asked.engine, by=by, context=context)
     [whole] = found.train
-    return ReadLog(whole, found.first)
+    if given is not None:
+        return ReadLog(whole, found.first, cells=given)
+    read = behaviour(log, found, engine=asked.engine, context=context)
+    if read.cells is not None and read.cells.states is not None:
+        states, ids = read.cells.states, whole.vocabulary
+        whole = reading.read(log, vocabulary=ids, K=K, engine=asked.engine, by=states, context=context)
+    return ReadLog(whole, found.first, behaviour=read, cells=read.cells)
 
 
 def _may_fit(asked: Question) -> bool:
@@ -135,21 +165,28 @@ def _may_fit(asked: Question) -> bool:
     return asked.propensity == "fitted" or (asked.propensity == "auto" and asked.logging_policy is None)
 
 
-def curve_of(log: Feedback, policies: Sequence[TwoStagePolicy], asked: Question) -> Floats:
-    """The examination curve; one with a name is as long as the longest list, of the log or of a policy.  Shapes: -> [K]."""
+def curve_of(read: ReadLog, policies: Sequence[TwoStagePolicy], asked: Question) -> Floats:
+    """The examination; a curve with a name is as long as the longest list, of the log or of a policy.
+
+    Shapes: -> [K], or [K, states].
+    """
+    if read.cells is not None:
+        return read.cells.array
     if isinstance(asked.examination, str):
-        longest = int(log.rank.max(initial=0)) + 1
+        longest = int(read.whole.rank.max(initial=0)) + 1
         return examination_curve(max(longest, *(policy.K for policy in policies), 1), asked.examination)
-    return np.asarray(asked.examination, np.float64)
+    return theta_of(asked.examination)
 
 
 def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
-    """What the log says by a curve.  Shapes: theta [K]."""
-    shown, contexts = read.lists, Contexts.within(read.whole.vocabulary)
+    """What the log says by a curve.  Shapes: theta [K] or [K, states]."""
+    shown, log, contexts = read.lists, read.whole, Contexts.within(read.whole.vocabulary)
     if shown is not None and contexts is not None:
-        shown = contexts.of_lists(shown, read.whole.vocabulary)
+        shown = contexts.of_lists(shown, log.vocabulary)
+    after_clicks = theta.ndim == 2 and log.by == By(CLICKS)
+    relevance = _relevance(log, theta, asked) if after_clicks else None
     found = resolve(
-        read.whole,
+        log,
         theta,
         kind=asked.propensity,
         logging_policy=asked.logging_policy,
@@ -157,18 +194,40 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
         samples=asked.samples if asked.samples > SAMPLES else None,
         seed=derive(asked.seed, "propensities"),
         beside=asked.other_log,
+        relevance=relevance,
         engine=asked.engine,
     )
     estimator = estimator_for(asked, found)
     return LogEvidence(
-        log=read.whole,
+        log=log if found.kind == "logged" else log.without_propensities(),
         theta=theta,
         propensities=found,
         estimator=estimator,
         reward=asked.reward if estimator == "doubly_robust" else None,
-        against_curve=None if read.whole.weighted else contradiction(read.whole, theta),
-        expected=_expected(read.whole, theta, found, asked),
+        against_model=_against(read, theta),
+        of_cells=None if read.behaviour is None or read.cells is None else cells_words(read.behaviour),
+        offset=np.array(read.cells.offset) if read.cells is not None and read.cells.offset else None,
+        expected=_expected(log, theta, found, asked),
+        relevance=relevance,
+        behaviour=read.behaviour,
     )
+
+
+def _against(read: ReadLog, theta: Floats) -> str | None:
+    """What the log says against the curve, or against clicks that depend on it alone."""
+    if read.cells is not None:
+        return None
+    found = None if read.behaviour is None else read.behaviour.dependence
+    if found is not None and found.stops:
+        return stopping_words(found)
+    wrong = None if read.whole.weighted else contradiction(read.whole, theta)
+    return None if wrong is None else curve_words(wrong)
+
+
+def _relevance(log: Feedback, theta: Floats, asked: Question) -> RewardModel:
+    """What stands above an item, by the beliefs of other impressions, or of these."""
+    others = asked.other_log
+    return fit(Counts.of([log if others is None or others.by != log.by else others], theta), seed=asked.seed % 2**32)
 
 
 def estimator_for(asked: Question, found: Resolved) -> Estimator:
@@ -188,12 +247,14 @@ def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) ->
     if found.only_shown and found.kind == "frequency" and asked.other_log is not None:
         others = asked.other_log
         return expected_by(others, log, theta, propensities.frequency_propensity(others, theta))
-    logger, seed = found.logger, derive(asked.seed, "drawn") % 2**32
-    if found.kind != "fitted" or logger is None or not log.N:
+    logger, curves, seed = found.logger, found.curves, derive(asked.seed, "drawn") % 2**32
+    if found.kind != "fitted" or logger is None or curves is None or not log.N:
         return None
     races = asked.samples if asked.samples > SAMPLES else propensities.races_for(int((log.impressions > 0).sum()))
 
     def fitted(pairs: Feedback) -> Floats:
-        return row_propensities(pairs, theta, "fitted", logger, samples=races, seed=seed, engine=asked.engine)
+        return row_propensities(
+            pairs, theta, "fitted", logger, curves=curves, samples=races, seed=seed, engine=asked.engine
+        )
 
-    return expected_of(log, logger, theta, fitted, seed=seed)
+    return expected_of(log, logger, curves, fitted, seed=seed)

@@ -21,6 +21,7 @@ from tandemrank.beliefs.model import RewardModel
 from tandemrank.gradients import race
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimators import Exposure
+from tandemrank.offpolicy.examined import Curves
 from tandemrank.policies import candidates
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -44,7 +45,7 @@ class MostLikely:
 def exposure_on(
     pair: TwoStagePolicy | MostLikely,
     log: Feedback,
-    theta: Floats,
+    curves: Floats | Curves,
     reward: RewardModel | None = None,
     *,
     samples: int,
@@ -52,6 +53,40 @@ def exposure_on(
     drawn: Exposure | None = None,
     progress: Tell | None = None,
     engine: Engine = "local",
+) -> Exposure:
+    """The exposures by the race, by one curve for all queries or by a mixture of a few for each (`curves`).
+
+    `drawn`, `progress`, `engine`: as in `_by_curve`.  Shapes: curves [K].
+    """
+    curves = curves if isinstance(curves, Curves) else Curves.same(curves, log.Q)
+    each = [
+        _by_curve(pair, log, theta, reward, samples=samples, seed=seed, drawn=drawn, progress=progress, engine=engine)
+        for theta in curves.few
+    ]
+    if len(each) == 1:
+        return each[0]
+    everybody = np.arange(log.Q)
+    return Exposure(
+        rho=np.maximum(curves.mixed(log.query, [one.rho for one in each]), 0.0),
+        total=curves.mixed(everybody, [one.total for one in each]),
+        supported=curves.mixed(everybody, [one.supported for one in each]),
+        random=curves.mixed(everybody, [np.zeros(0) if one.random is None else one.random for one in each]),
+        direct=curves.mixed(everybody, [one.direct for one in each]),
+        error=np.abs(curves.mixed(log.query, [np.zeros(0) if one.error is None else one.error for one in each])),
+    )
+
+
+def _by_curve(
+    pair: TwoStagePolicy | MostLikely,
+    log: Feedback,
+    theta: Floats,
+    reward: RewardModel | None,
+    *,
+    samples: int,
+    seed: int,
+    drawn: Exposure | None,
+    progress: Tell | None,
+    engine: Engine,
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
@@ -121,7 +156,7 @@ def _exposure_on(
             found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
         else:
             found = how(policy, q, at, curve, worth, samples, generator)
-        rho[rows] = np.where(here[rows] >= 0, found.rho, 0.0)
+        rho[rows] = np.where(here[rows] >= 0, np.maximum(found.rho, 0.0), 0.0)  # rounding may go below
         error[rows] = np.where(here[rows] >= 0, found.error, 0.0)
         total[part] = found.total
         supported[part] = np.bincount(at[0], np.where(once[rows], found.rho, 0.0), len(part))

@@ -12,6 +12,7 @@ the race, exactly as those of a known logging policy (paper: propensity_def).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +24,10 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
 
+Kind = Literal["logged", "exact", "frequency", "fitted"]  # of propensities
+Asked = Literal["auto"] | Kind
 LISTS = 1_000_000  # lists that a fit looks at: the first of the log; more would hardly change it
 HELD_OUT = 0.1
 WHOLE = 4096  # items that a fit looks at for every query; of more, a sample stands for all
@@ -50,6 +54,14 @@ class Fitted:
     rank: int
     held_out: float
     popularity: float
+
+
+@dataclass(frozen=True)
+class FittedLogger:
+    """A logging policy that was fitted to lists of the same logger before, with how many lists per query that were."""
+
+    policy: TwoStagePolicy
+    lists: float
 
 
 def lists_of(parts: Iterable[Impressions | Lists], *, limit: int = LISTS) -> Lists:

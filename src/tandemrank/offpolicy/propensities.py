@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, positions_of
+from tandemrank.beliefs.model import RewardModel
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.description import fixed_queries, hardly_varies, shows_nothing_else
-from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.offpolicy.logger import Lists, fit
+from tandemrank.logs.feedback import Feedback, by_rank, examination, exposure
+from tandemrank.offpolicy.examined import Curves, curves_of
+from tandemrank.offpolicy.logger import Asked, FittedLogger, Kind, Lists, fit
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-Kind = Literal["logged", "exact", "frequency", "fitted"]
-Asked = Literal["auto"] | Kind
 Clip = Literal["paper", "quantile", "none"]
 Wanted = Literal["all", "clicked", "none"]
 
@@ -42,19 +42,11 @@ FITTED_LEAST = 1e-9  # of a fitted propensity: what was shown can be, though its
 
 
 @dataclass(frozen=True)
-class FittedLogger:
-    """A logging policy that was fitted to lists of the same logger before, with how many lists per query that were."""
-
-    policy: TwoStagePolicy
-    lists: float
-
-
-@dataclass(frozen=True)
 class Resolved:
     """The propensities of a log and the minimum to which they are raised.
 
-    `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted), `fitted_lists`
-    how many lists per query it was fitted to, None where it is known.
+    `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted), with the
+    `curves` by which its ranks are examined, `fitted_lists` how many lists per query it was fitted to, None where it is known.
     `only_shown`: nothing is known of what a query was never shown, since lists hardly vary and these are frequencies, or since
     the lists never left their items, whatever the propensities.
     Shapes: unclipped [P], of every row; empty where none were wanted.
@@ -65,6 +57,7 @@ class Resolved:
     kind: Kind
     reason: str
     logger: TwoStagePolicy | None = None
+    curves: Curves | None = None
     only_shown: bool = False
     fitted_lists: float | None = None
 
@@ -86,6 +79,7 @@ def resolve(
     seed: int = 0,
     wanted: Wanted = "all",
     beside: Feedback | None = None,
+    relevance: RewardModel | None = None,
     engine: Engine = "local",
 ) -> Resolved:
     """Propensities of every row, by the kind that is asked for; `auto` takes the best there is a source for.
@@ -93,8 +87,8 @@ def resolve(
     `lists` reads the shown lists of the log, by queries whatever their context; it is called only if a logging policy has to
     be fitted to them, and none was before. `wanted`: of all rows, of those with clicks, or none: the source alone, where
     beliefs are learned from. `beside`: other impressions of the same vocabulary, among which frequencies are counted where
-    lists hardly vary. The engine ray shares the races of queries out over a cluster.
-    Shapes: theta [K].
+    lists hardly vary. `relevance`: a model of it, where examination depends on the clicks above. The engine ray shares races
+    of queries out over a cluster.  Shapes: theta [K] or [K, states].
     """
     check_curve(log, theta)
     chosen, reason = choose_propensity(kind, log, logging_policy)
@@ -104,6 +98,9 @@ def resolve(
         found = logging_policy if isinstance(logging_policy, FittedLogger) else _fitted_now(log, lists, kind, seed)
         logger, fitted_lists = found.policy, found.lists
     only_shown = knows_only_shown(chosen, log)
+    curves = None
+    if logger is not None and wanted != "none":
+        curves = curves_of(logger, log, theta, relevance, seed=seed)
     rho_0, minimum = np.zeros(0), 0.0
     if wanted != "none":
         rho_0 = row_propensities(
@@ -114,6 +111,7 @@ def resolve(
             samples=samples,
             seed=seed,
             only_clicked=wanted == "clicked",
+            curves=curves,
             beside=beside if only_shown and chosen == "frequency" else None,
             engine=engine,
         )
@@ -125,6 +123,7 @@ def resolve(
         kind=chosen,
         reason=reason,
         logger=logger,
+        curves=curves,
         only_shown=only_shown,
         fitted_lists=fitted_lists,
     )
@@ -155,7 +154,7 @@ def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> Two
 
 def check_curve(log: Feedback, theta: Floats) -> None:
     """Refuses a curve by which nobody looks at a rank that was clicked.  Shapes: theta [K]."""
-    blind = (theta[np.minimum(log.rank, len(theta) - 1)] == 0) & (log.clicks > 0)
+    blind = (examination(log, theta) == 0) & (log.clicks > 0)
     if blind.any():
         rank = int(log.rank[blind].min()) + 1
         raise ConfigError(
@@ -214,6 +213,7 @@ def row_propensities(
     samples: int | None = None,
     seed: int = 0,
     only_clicked: bool = False,
+    curves: Curves | None = None,
     beside: Feedback | None = None,
     engine: Engine = "local",
 ) -> Floats:
@@ -222,8 +222,9 @@ def row_propensities(
     As logged; the frequency in the log, or `beside` it; or by the race over `logger`, the policy that drew the log (exact) or
     the one that `logger.fit` found (fitted), which may know other ids too. Of an item that the logger does not know it is 0.
     `samples` of the race, by default as many as the number of queries asks for. `only_clicked`: rows without a click are of
-    no interest, and where items are many, so that a query costs a pass over all of them, they stay 0.
-    Shapes: theta [K] -> [P].
+    no interest, and where items are many, so that a query costs a pass over all of them, they stay 0. `curves`: by which the
+    logger's ranks are examined, by default the mean curve of the log.
+    Shapes: theta [K] or [K, states] -> [P].
     """
     if kind == "frequency":
         return frequency_propensity(rows, theta, beside)
@@ -246,8 +247,12 @@ def row_propensities(
     if only_clicked and logger.exposes_sparsely:
         known &= rows.clicks > 0
     samples = samples or races_for(len(logged))
-    pairs = q[rows.query[known]], item[known]
-    rho_0[known], _ = logger.exposure(*pairs, theta[: logger.K], samples=samples, seed=seed, engine=engine)
+    curves, query = curves or Curves.same(by_rank(rows, theta), rows.Q), rows.query[known]
+    each = [
+        logger.exposure(q[query], item[known], one[: logger.K], samples=samples, seed=seed, engine=engine)[0]
+        for one in curves.few
+    ]
+    rho_0[known] = np.maximum(curves.mixed(query, each), 0.0)
     return rho_0
 
 

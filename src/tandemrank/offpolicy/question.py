@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike
 from tandemrank._base.arguments import of_kind
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank.beliefs.model import RewardModel
+from tandemrank.clicks.cells import CellCurve
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.estimators import Estimator
-from tandemrank.offpolicy.propensities import Asked, FittedLogger
+from tandemrank.offpolicy.logger import Asked, FittedLogger
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Curve = Literal["reciprocal", "dcg"]
@@ -27,8 +28,8 @@ MOST_DRAWS = 10**7  # samples: more is a slip
 class Question:
     """How to ask a log: the argument that `estimate`, `compare` and `decide` share; each takes its fields as keywords, too.
 
-    - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
-      for each rank, as `examine` finds them.
+    - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), a number
+      for each rank, or a `CellCurve` by more than the rank, as `examine` finds them.
     - `estimator`: see `offpolicy.estimators`. "auto" takes the one with the least measured error (docs/decisions.md):
       "doubly_robust" where a reward model is given; else "beta_ips" where propensities are known, exact or logged, and "ips"
       where they are counted or fitted (then corrected by what the log shows, `calibration`).
@@ -47,7 +48,7 @@ class Question:
       log; "doubly_robust" needs one.
     """
 
-    examination: Curve | ArrayLike = "reciprocal"
+    examination: Curve | CellCurve | ArrayLike = "reciprocal"
     estimator: Estimator = "auto"
     propensity: Asked = "auto"
     logging_policy: TwoStagePolicy | FittedLogger | None = None
@@ -62,7 +63,9 @@ class Question:
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
-        if not isinstance(self.examination, str):
+        if isinstance(self.examination, CellCurve):
+            pass
+        elif not isinstance(self.examination, str):
             object.__setattr__(self, "examination", check_examination(self.examination))
         elif self.examination not in get_args(Curve):
             raise ConfigError(

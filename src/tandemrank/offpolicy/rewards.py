@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.details import Details, read_details
@@ -39,17 +40,25 @@ def in_detail(values: Sequence[Value], details: Details, name: str) -> tuple[Val
     for value in values:
         sums, own = (pack(x.query, x.item, x.rank) for x in (value.log, rows))
         at = np.searchsorted(sums, own)
-        found.append(worth(replace(value, weights=value.weights[at], old_weights=value.old_weights[at]), rows, v, name))
+        weights, old_weights = (_by_own(w[:, at], value.log, rows, at) for w in (value.weights, value.old_weights))
+        found.append(worth(replace(value, weights=weights, old_weights=old_weights), rows, v, name))
     return tuple(found)
+
+
+def _by_own(weights: Floats, log: Feedback, rows: Feedback, at: NDArray[np.int64]) -> Floats:
+    """The weights of split rows, by the propensities of their own showings where these are logged.  Shapes: [2, P]."""
+    if log.propensity is None or rows.propensity is None:
+        return weights
+    return np.stack([weights[0] * log.propensity[at] / rows.propensity, weights[1]])
 
 
 def worth(value: Value, rows: Feedback, v: Floats, name: str) -> Value:
     """A value whose weights are of these rows, by what a click on each of them was worth.  Shapes: v [P]."""
-    gained = v * rows.clicks
+    gained, weights, old_weights = v * rows.clicks, value.weights.sum(0), value.old_weights.sum(0)
     if not gained.sum() > 0:
         raise LogError(f"expected some {name} above 0 in the log; got none. Is it the right column?")
-    clicks, old = by_query(value.weights * rows.clicks, rows), by_query(value.old_weights * gained, rows)
-    estimate = Estimate(by_query(value.weights * gained, rows), rows.impressions.astype(np.float64))
+    clicks, old = by_query(weights * rows.clicks, rows), by_query(old_weights * gained, rows)
+    estimate = Estimate(by_query(weights * gained, rows), rows.impressions.astype(np.float64))
     per_click = float(estimate.numerator.sum()) / max(float(clicks.sum()), np.finfo(float).tiny)
     mean = float(gained.sum()) / float(rows.clicks[v > 0].sum())
     live = value.verdict == Verdict.OBSERVED
@@ -66,5 +75,5 @@ def worth(value: Value, rows: Feedback, v: Floats, name: str) -> Value:
         exposure_variance=value.exposure_variance * per_click**2,
         misfit=(value.misfit[0] * per_click, value.misfit[1] * per_click),
         # A power of ten, so that stakes hardly look at the values that they are for.
-        reward=Reward(name, 10.0 ** round(float(np.log10(mean))), float(value.old_weights.max(initial=0.0))),
+        reward=Reward(name, 10.0 ** round(float(np.log10(mean))), float(old_weights.max(initial=0.0))),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tandemrank.clicks.cells import CellCurve
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs.details import Details, Shadow, read_details
@@ -20,7 +21,8 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.pairs import Contradiction, contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import Exposure, Floats, by_query
-from tandemrank.offpolicy.propensities import FittedLogger, Resolved, pairs_of, resolve
+from tandemrank.offpolicy.logger import FittedLogger
+from tandemrank.offpolicy.propensities import Resolved, pairs_of, resolve
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.values import RankSupport
 
@@ -75,6 +77,12 @@ def _curve(log: Feedback, asked: Question) -> Floats:
     """The examination curve of the ranks that the log shows.  Shapes: -> [K]."""
     K = int(log.rank.max(initial=0)) + 1
     given = asked.examination
+    if isinstance(given, CellCurve):
+        if given.states is not None:
+            raise ConfigError(
+                "shadow lists are valued by the rank alone: give a curve of ranks, not of ranks and more."
+            )
+        given = given.array
     return examination_curve(K, given if isinstance(given, str) else np.asarray(given, np.float64).tolist())
 
 

@@ -14,13 +14,17 @@ from scipy.special import ndtri
 
 from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
-from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.feedback import Feedback, click_moments
+from tandemrank.offpolicy.bounds import both_weights, weight_products
 from tandemrank.offpolicy.estimators import Floats
 
 FEW_QUERIES = 30  # fewer are no sample of others
 # How far a value is off, as a share of what its own list is among those that a query's tastes were fitted to: found on logs of
 # the independent simulator, other ones than those that judge it (docs/own-logs.md).
 OWN = 0.2
+SURELY = 3.0  # standard errors
+ROUNDING = 1e-6  # of a value
+UNMET_GROUPS = 50  # of like weights
 
 
 def normal_interval(value: float, error: float, level: float) -> tuple[float, float]:
@@ -38,29 +42,50 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
     taken for the mean click of the query on another item. Exact where a list gets one click at most. Without `others` it is
     the most that it can be, with `most` clicks of an impression. Of a query that came once, the distance to the value of all
     stands for what is not known: how its impressions differ is counted together with how queries do.
-    Shapes: m weights of [P] -> [m, m].
+    Shapes: m weights of [P] or [2, P] (`bounds.both_weights`) -> [m, m].
     """
-    w = np.stack(weights)
-    c = log.clicks
-    n = log.impressions
+    both = np.stack([both_weights(one) for one in weights])
+    each, together = click_moments(log, most)
+    c, n = log.clicks, log.impressions
     pair = np.cumsum((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) - 1
     clicks, pair_clicks = np.bincount(log.query, c, log.Q), np.bincount(pair, c)
+    worth = both[:, 0] * each[1] + both[:, 1] * each[0]  # of all clicks of a row
     X, of_pair = (
-        np.stack([np.bincount(at, row * c, size) for row in w]) for at, size in ((log.query, log.Q), (pair, 0))
+        np.stack([np.bincount(at, row, size) for row in worth]) for at, size in ((log.query, log.Q), (pair, 0))
     )
+    w = np.divide(worth, c, out=np.zeros_like(worth), where=c > 0)
     rest = np.maximum(clicks[log.query] - pair_clicks[pair], 0.0)
     mean_rest = np.divide(X[:, log.query] - of_pair[:, pair], rest, out=np.zeros_like(w), where=rest > 0)
     U, many = X.sum(1) / max(log.N, 1.0), n >= 2
     found = np.empty((len(w), len(w)))
     for a, b in combinations_with_replacement(range(len(w)), 2):
-        if log.others is None:
-            products = most * w[a] * w[b] * c
-        else:
-            products = w[a] * w[b] * c + log.others * (w[a] * mean_rest[b] + w[b] * mean_rest[a]) / 2
+        products = weight_products(both[a], both[b], together if log.others is None else each)
+        if log.others is not None:
+            products = products + log.others * (w[a] * mean_rest[b] + w[b] * mean_rest[a]) / 2
         own = np.bincount(log.query, products, log.Q)[many] - X[a, many] * X[b, many] / n[many]
         once = (X[a] - U[a] * n)[~many] @ (X[b] - U[b] * n)[~many]
         found[a, b] = found[b, a] = (own @ (n[many] / (n[many] - 1)) + once) / max(log.N, 1.0) ** 2
     return found
+
+
+def unmet_variance(weights: Floats, log: Feedback) -> float:
+    """What is missing in the variance of  sum w c / N  because weights met fewer clicks than can be expected of them:
+
+        max(0, sum_g r_g sum_{rows of g} w^2 shown - sum w^2 c) / N^2,     r_g = (1 + sum_g c) / (1 / r + sum_g shown)
+
+    A few large weights decide the noise, and the clicks that came know of those that were clicked alone: where they were not, a
+    value comes out low and seems sure. So clicks are expected by groups of like weights, each with one click beforehand at the
+    rate r of all.  Shapes: weights [P] or [2, P].
+    """
+    w, shown, c = np.abs(both_weights(weights).sum(0)), log.shown, log.clicks
+    if not c.sum() > 0 or not np.ptp(w) > 0:
+        return 0.0
+    order = np.argsort(w, kind="stable")
+    group = np.empty(len(w), np.int64)
+    group[order] = np.minimum(np.cumsum(shown[order]) / shown.sum() * UNMET_GROUPS, UNMET_GROUPS - 1).astype(np.int64)
+    clicked, seen, squares = (np.bincount(group, x, UNMET_GROUPS) for x in (c, shown, np.square(w) * shown))
+    rate = (1 + clicked) / (shown.sum() / c.sum() + seen)
+    return max(float(rate @ squares - np.square(w) @ c), 0.0) / max(log.N, 1.0) ** 2
 
 
 def misfit(value: float, coarser: float, lists: float | None) -> tuple[float, float]:
@@ -89,6 +114,26 @@ def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: F
     first = np.flatnonzero((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0))
     relative = np.divide(np.nan_to_num(error), rho, out=np.zeros_like(rho), where=rho > 0)[first]
     return float(np.square(np.add.reduceat(weights * log.clicks, first) * relative).sum() / max(log.N, 1.0) ** 2)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """What a value would be by the mean propensity of a row over all times, and by those of the showings that were clicked.
+
+    `error`: the standard error of the distance, sum_i w^2 c_i (p / p_i - 1)^2 / N^2.
+    """
+
+    own: float
+    pooled: float
+    error: float
+
+
+def pooled(weights: Floats, log: Feedback, *, most: float) -> Pooled | None:
+    """Where the two surely differ: what is liked, and what is shown, changed together.  Shapes: weights [P]."""
+    count, own, squares = weights * click_moments(log, most)[0]
+    error = float(np.sqrt(max(float(weights @ (squares - 2 * own + count)), 0.0))) / max(log.N, 1.0)
+    found = Pooled(float(own.sum()) / max(log.N, 1.0), float(count.sum()) / max(log.N, 1.0), error)
+    return found if abs(found.own - found.pooled) > max(SURELY * error, ROUNDING * found.own) else None
 
 
 DRAWS = 20

@@ -13,14 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
-from tandemrank._base.ids import Vocabulary, plain_ids, positions_of, same_ids
 from tandemrank._base.random import derive
-from tandemrank._base.sparse import sums_by
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.errors import ConfigError
 from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
@@ -31,11 +28,13 @@ from tandemrank.offpolicy.comparison import Comparison, ceiling_terms, compare_v
 from tandemrank.offpolicy.diagnostics import diagnose, identified
 from tandemrank.offpolicy.estimators import Exposure
 from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gather, read_log
+from tandemrank.offpolicy.examined import Curves, curves_of
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
-from tandemrank.offpolicy.propensities import FittedLogger
+from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import by_reward, worth
 from tandemrank.offpolicy.shadows import shadow_evidence
+from tandemrank.offpolicy.strangers import Answering, answering, inside, policy_of, with_production
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
@@ -43,10 +42,11 @@ from tandemrank.offpolicy.values import (
     Sample,
     Value,
     few_queries,
+    most_clicks,
     production,
     unit_of,
 )
-from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
+from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, curve_words, judge, pooled_words, worst
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -94,18 +94,18 @@ def estimate_all(
         return _of_shadows(sides, shadows, log, question)
     columns = _columns(shown)
     read = read_log(log, question, columns if _by_context(question) else ())
-    shown, question, *said = _answering(shown, question, read.whole, columns)
-    read = read.of_known_queries(_policies(shown, question))
+    question, average = _in_contexts(question, read.whole, columns)
+    read = read.of_known_queries(_logger(question))
     if not shown:
         sample = sample_of(read.whole, question, None)
         live = [production(read.whole, sample) for _ in sides]
         return tuple(live) if question.reward_column is None else by_reward(live, log, question.reward_column)
-    theta = curve_of(read.whole, [_policy(side) for side in shown], question)
+    theta = curve_of(read, [policy_of(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
-    found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    found = [_saying(one, *said, read.left_out) for one in found]
+    found = [next(valued) if isinstance(side, Shown) else production(evidence.log, sample) for side in sides]
+    found = [_saying(one, average, read.left_out) for one in found]
     return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
 
 
@@ -120,11 +120,11 @@ def _of_shadows(
         theta=found.theta,
         propensities=found.propensities,
         estimator="ips",
-        against_curve=found.against_curve,
+        against_model=None if found.against_curve is None else curve_words(found.against_curve),
     )
     sample = sample_of(found.whole, question, found.propensities.kind)
     values = {
-        name: _saying(replace(judged(exposure, evidence, sample), support=support), found.left_out)
+        name: _saying(_never_shown(replace(judged(exposure, evidence, sample), support=support)), found.left_out)
         for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
     }
     live = production(found.rows, sample)
@@ -132,6 +132,18 @@ def _of_shadows(
     if question.reward_column is None or found.reward is None:
         return tuple(every)
     return tuple(worth(one, found.rows, found.reward, question.reward_column) for one in every)
+
+
+def _never_shown(value: Value) -> Value:
+    """Counted propensities cannot make up for what chance never showed: care, where that is more than a standard error.
+
+    Those that are known can: what was shown then counts for it.
+    """
+    share = value.diagnostics.unsupported if value.propensity == "frequency" and value.diagnostics is not None else 0.0
+    if value.verdict != Verdict.TRUST or share * value.value <= value.standard_error:
+        return value
+    words = f"{share:.1%} of its exposure goes to items that the query was never shown: the value is about that much too low"
+    return replace(value, verdict=Verdict.CARE, reasons=(words, *value.reasons))
 
 
 def _is_production(side: object) -> bool:
@@ -147,15 +159,14 @@ def sensitivity_of(
     """
     question = replace(question, examination=curve.theta)
     columns = _columns([policy])
-    read = read_log(log, question, columns if _by_context(question) else ())
-    [side], question, *said = _answering([policy], question, read.whole, columns)
-    policy = _policy(side)
-    read = read.of_known_queries(_policies([policy], question))
+    read = replace(read_log(log, question, columns if _by_context(question) else ()), cells=None)  # by the rank alone
+    question, average = _in_contexts(question, read.whole, columns)
+    read = read.of_known_queries(_logger(question))
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
     [found] = _valued([policy], first, question, sample)
-    value = _saying(found, *said, read.left_out)
+    value = _saying(found, average, read.left_out)
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
@@ -187,13 +198,9 @@ def sample_of(log: Feedback, question: Question, propensity: str | None) -> Samp
 # --- one policy after the other ---------------------------------------------------------------------------------------
 
 
-def _policy(side: Shown) -> TwoStagePolicy:
-    return side.policy if isinstance(side, MostLikely) else side
-
-
 def _columns(sides: Sequence[Shown]) -> tuple[str, ...]:
     """The columns of a context that a policy knows."""
-    return tuple(dict.fromkeys(name for side in sides for name in _policy(side).context_columns))
+    return tuple(dict.fromkeys(name for side in sides for name in policy_of(side).context_columns))
 
 
 def _by_context(asked: Question) -> bool:
@@ -201,75 +208,29 @@ def _by_context(asked: Question) -> bool:
     return asked.other_log is None and asked.reward is None and asked.reward_column is None
 
 
-def _answering(
-    sides: list[Shown], asked: Question, log: Feedback, columns: Sequence[str]
-) -> tuple[list[Shown], Question, str | None, str | None]:
-    """The sides, and the policy that drew the log, with an answer for every query of it, in its context where the log has them.
-
-    A query that a side does not know is answered as the average query, as `serve` does; where one has no such answer, it is
-    left out later. And how many impressions that is, and which columns of a context the log does not have, in words."""
+def _in_contexts(asked: Question, log: Feedback, columns: Sequence[str]) -> tuple[Question, str | None]:
+    """The question with the policy that drew the log in the contexts of it; and which columns of a context that policies know
+    the log does not have, in words."""
     contexts = Contexts.within(log.vocabulary)
     absent = [
         c for c in columns if contexts is None or c not in contexts.table or contexts.table[c].drop_nulls().is_empty()
     ]
-    ids = log.vocabulary.query_ids if contexts is None else contexts.vocabulary.query_ids
-    times = log.impressions if contexts is None else sums_by(contexts.base, log.impressions, len(ids))
-    found, unknown = _with_strangers(sides, ids, times)
-    if contexts is not None:
-        inside = {id(one): _inside(one, contexts, log.vocabulary) for one in map(_policy, found)}
-        found = [_as(side, inside[id(_policy(side))]) for side in found]
-        logger = asked.logging_policy
-        if isinstance(logger, FittedLogger):
-            asked = replace(
-                asked, logging_policy=replace(logger, policy=_inside(logger.policy, contexts, log.vocabulary))
-            )
-        elif logger is not None:
-            asked = replace(asked, logging_policy=_inside(logger, contexts, log.vocabulary))
-    number = float(times[unknown].sum())
-    words = f"{number:,.0f} of {log.N:,.0f} impressions are of queries that a policy does not know: valued as the average query"
     why = "is not in the log" if _by_context(asked) else "is not used with a reward, a reward model or another log"
     average = f"valued in the average context: {', '.join(absent)} {why}" if absent else None
-    return found, asked, words if number else None, average
-
-
-def _with_strangers(sides: list[Shown], ids: pl.Series, times: Floats) -> tuple[list[Shown], NDArray[np.bool_]]:
-    """The sides with an answer for all queries that came, and which of these one did not know; as they are, and none, where one
-    has no such answer.  Shapes: ids, times [Q] -> [Q]."""
-    found: list[Shown] = []
-    unknown = np.zeros(len(ids), np.bool_)
-    for side in sides:
-        policy = _policy(side)
-        new = (times > 0) & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
-        if new.any():
-            try:
-                side = _as(side, policy.with_queries(plain_ids(ids).filter(new)))
-            except PolicyError:
-                return sides, np.zeros(len(ids), np.bool_)
-        unknown |= new
-        found.append(side)
-    return found, unknown
-
-
-def _as(side: Shown, policy: TwoStagePolicy) -> Shown:
-    """Another policy, shown as a side is."""
-    return MostLikely(policy) if isinstance(side, MostLikely) else policy
-
-
-def _inside(policy: TwoStagePolicy, contexts: Contexts, ids: Vocabulary) -> TwoStagePolicy:
-    """A policy for the queries in context of a log whose query it knows; as it is if it is one for them already."""
-    if same_ids(policy.vocabulary, ids):
-        return policy
-    place = positions_of(policy.vocabulary.query_ids, contexts.vocabulary.query_ids, "query", missing="mark")
-    base = place[contexts.base]
-    known = base >= 0
-    return policy.in_contexts(base[known], contexts.table.filter(known), ids.query_ids.filter(known))
-
-
-def _policies(sides: Sequence[Shown], asked: Question) -> list[TwoStagePolicy]:
-    """All that must know a query: the sides, and the logging policy."""
     logger = asked.logging_policy
-    drew = logger.policy if isinstance(logger, FittedLogger) else logger
-    return [*map(_policy, sides), *([] if drew is None else [drew])]
+    if contexts is None or logger is None:
+        return asked, average
+    if isinstance(logger, FittedLogger):
+        drew: TwoStagePolicy | FittedLogger = replace(logger, policy=inside(logger.policy, contexts, log.vocabulary))
+    else:
+        drew = inside(logger, contexts, log.vocabulary)
+    return replace(asked, logging_policy=drew), average
+
+
+def _logger(asked: Question) -> TwoStagePolicy | None:
+    """The policy that drew the log, if it is given: it must know a query."""
+    logger = asked.logging_policy
+    return logger.policy if isinstance(logger, FittedLogger) else logger
 
 
 def _saying(value: Value, *more: str | None) -> Value:
@@ -281,33 +242,21 @@ def _valued(
     sides: Sequence[Shown], evidence: LogEvidence, asked: Question, sample: Sample, progress: Tell | None = None
 ) -> list[Value]:
     """Every policy with its estimate, its diagnostics and its verdict. All see the same races."""
-    seed = derive(asked.seed, "exposure")
     seen = fingerprint([evidence.log])
     found, drawn = [], dict[int, Exposure]()
     for number, side in enumerate(sides):
-        exposure = exposure_on(
-            side,
-            evidence.log,
-            evidence.theta,
-            evidence.reward,
-            samples=asked.samples,
-            seed=seed,
-            drawn=drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None,
-            progress=progress and _onwards(progress, number, len(sides)),
-            engine=asked.engine,
-        )
+        of_same = drawn.get(id(policy_of(side))) if isinstance(side, MostLikely) else None
+        tell = progress and _onwards(progress, number, len(sides))
+        asking = _One(answering(side, evidence.log), evidence, asked, sample, of_same)
+        exposure, value = asking.valued(progress=tell)
+        if evidence.relevance is not None:  # what stands above, as far as the policy's own clicks know better
+            exposure, value = asking.valued(better=value.value / _expected_clicks(exposure, evidence))
         if not isinstance(side, MostLikely):
             drawn[id(side)] = exposure
-        value = judged(exposure, evidence, sample, _correction(side, exposure, evidence, asked))
-        if _policy(side).trained_on == seen:
+        if policy_of(side).trained_on == seen:
             value = replace(value, verdict=worst(value.verdict, Verdict.CARE), reasons=(SEEN, *value.reasons))
         found.append(value)
     return found
-
-
-def _onwards(progress: Tell, number: int, sides: int) -> Tell:
-    """Counts on from the policies before this one."""
-    return lambda done, queries: progress(number * queries + done, sides * queries)
 
 
 @dataclass(frozen=True)
@@ -321,49 +270,141 @@ class Correction:
     excess: float
 
 
-def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Question) -> Correction | None:
-    """Of fitted propensities, for this policy; None where they are not fitted."""
-    if evidence.expected is None:
-        return None
-    log, theta, used = evidence.log, evidence.theta, evidence.propensities
-    races = races_for(side, asked.samples, int((log.impressions > 0).sum()))
-    seed = derive(asked.seed, "exposure of drawn")
-    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed, engine=asked.engine).rho
-    fine, coarse = (
-        calibrated(used.unclipped, exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
-    )
-    more, clip = 1.0, used.clip
-    if used.kind == "fitted" and asked.other_log is not None:
-        more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.other_log, theta)
-    if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
-        clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
-    return Correction(fine, np.maximum(coarse, clip), clip, more)
+@dataclass(frozen=True)
+class _One:
+    """A side and what it is asked; `drawn`: the exposures of the same policy where it draws its lists."""
+
+    of: Answering
+    evidence: LogEvidence
+    asked: Question
+    sample: Sample
+    drawn: Exposure | None
+
+    def valued(self, *, better: float = 1.0, progress: Tell | None = None) -> tuple[Exposure, Value]:
+        """Exposures and value. `better`: how many times as relevant as it is believed is what the policy shows."""
+        side, asked, evidence = self.of.side, self.asked, self.evidence
+        fixed, read = isinstance(side, MostLikely), derive(asked.seed, "read") % 2**32
+        model, theta, log = evidence.relevance, evidence.theta, self.of.answered(evidence.log)
+        curves = curves_of(self.of.policy, log, theta, model, better=better, fixed=fixed, seed=read)
+        found = exposure_on(
+            side,
+            log,
+            curves,
+            evidence.reward or model,
+            samples=asked.samples,
+            seed=derive(asked.seed, "exposure"),
+            drawn=self.drawn,
+            progress=progress,
+            engine=asked.engine,
+        )
+        exposure = with_production(found, evidence.log, theta, self.of.kept)
+        correction = self._correction(exposure, curves)
+        value = judged(exposure, evidence, self.sample, correction, self.of.kept[evidence.log.query])
+        unknown = self.of.unknown(evidence.log, value.estimate.numerator)
+        if unknown is not None:
+            value = replace(_saying(value, *unknown.sentences), unknown=unknown)
+        return exposure, value
+
+    def _correction(self, exposure: Exposure, curves: Curves) -> Correction | None:
+        """Of fitted propensities, for this policy; None where they are not fitted."""
+        evidence, asked, kept = self.evidence, self.asked, self.of.kept
+        if evidence.expected is None:
+            return None
+        log, theta, used, pairs = evidence.log, evidence.theta, evidence.propensities, evidence.expected.pairs
+        races = races_for(self.of.side, asked.samples, int((log.impressions > 0).sum()))
+        rho, answered = evidence.expected.rho_0.copy(), ~kept[pairs.query]
+        seed = derive(asked.seed, "exposure of drawn")
+        rho[answered] = exposure_on(
+            self.of.side, self.of.answered(pairs), curves, samples=races, seed=seed, engine=asked.engine
+        ).rho
+        own = np.where(kept[log.query], used.unclipped, exposure.rho)
+        fine, coarse = (calibrated(used.unclipped, own, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2))
+        more, clip = 1.0, used.clip
+        if used.kind == "fitted" and asked.other_log is not None:
+            more = excess(estimators.safe_ratio(own, fine, log.shown), fine, log, asked.other_log, theta)
+        if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
+            clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
+        return Correction(fine, np.maximum(coarse, clip), clip, more)
 
 
-def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction: Correction | None = None) -> Value:
-    """One policy by its exposures: the estimate, what it rests on and what is said of it."""
+def _expected_clicks(exposure: Exposure, evidence: LogEvidence) -> float:
+    """Clicks per impression by the model of relevance."""
+    return max(float(exposure.direct @ evidence.log.impressions) / evidence.log.N, np.finfo(float).tiny)
+
+
+def _onwards(progress: Tell, number: int, sides: int) -> Tell:
+    """Counts on from the policies before this one."""
+    return lambda done, queries: progress(number * queries + done, sides * queries)
+
+
+def _beside(exposure: Exposure, evidence: LogEvidence) -> Floats:
+    """What ranks get whatever stands there, in the places that a policy fills, of the impressions of each query.
+
+    Shapes: -> [Q]."""
+    if evidence.offset is None:
+        return np.zeros(evidence.log.Q)
+    filled = exposure.total / float(evidence.theta.sum())
+    found: Floats = evidence.log.impressions * filled * float(evidence.offset.sum())
+    return found
+
+
+def _trust_variance(evidence: LogEvidence, taken: float) -> float:
+    """The variance of a value by the error of the trust that was taken out of it, to first order."""
+    trust = None if evidence.behaviour is None else evidence.behaviour.trust
+    return 0.0 if evidence.offset is None or trust is None else (taken * trust.error / trust.tau) ** 2
+
+
+def _of_rows(weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+    """The weights of both kinds: 1 whatever the propensity is, where production's list is kept.  Shapes: [P] -> [2, P]."""
+    return np.where(kept, [[0.0], [1.0]], bounds.both_weights(weights))
+
+
+def judged(
+    exposure: Exposure,
+    evidence: LogEvidence,
+    sample: Sample,
+    correction: Correction | None = None,
+    kept: NDArray[np.bool_] | None = None,
+) -> Value:
+    """One policy by its exposures: the estimate, what it rests on and what is said of it.
+
+    `kept`: rows of queries that keep production's list, where every click counts 1.  Shapes: kept [P].
+    """
     log, used = evidence.log, evidence.propensities
+    kept = np.zeros(len(log.query), np.bool_) if kept is None else kept
+    own = log.by_own_propensity()
+    own = replace(own, clicks=np.where(kept, log.clicks, own.clicks))
     if correction is not None:
         used = replace(used, unclipped=correction.rho_0, clip=correction.clip)
+    exposure = replace(exposure, rho=np.where(kept, used.rho_0, exposure.rho))
     diagnostics = diagnose(log, used.rho_0, used.unclipped < used.clip, exposure, evidence.theta)
     verdict, reasons = judge(
         diagnostics,
         fitted_lists=used.fitted_lists,
-        against_curve=evidence.against_curve,
+        against_model=evidence.against_model,
         over_impressions=few_queries(log),
     )
+    if evidence.of_cells is not None:
+        reasons = (*reasons, evidence.of_cells)
     off = (0.0, 0.0)
     if correction is not None:  # of clicks
         used = replace(used, unclipped=correction.excess * used.unclipped)
-    ips = estimators.ips(exposure.rho, used.rho_0, log)
+        exposure = replace(exposure, rho=np.where(kept, used.rho_0, exposure.rho))
+    ips = estimators.ips(exposure.rho, used.rho_0, own)
     if correction is not None:
         coarse = estimators.ips(exposure.rho, correction.excess * correction.coarser, log)
         off = misfit(ips.value, coarse.value, used.fitted_lists)
-    found = ESTIMATORS[evidence.estimator](exposure, replace(evidence, propensities=used))
+    weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
+    found = ESTIMATORS[evidence.estimator](
+        exposure, replace(evidence, log=own.less(evidence.offset), propensities=used)
+    )
+    beside = _beside(exposure, evidence)
+    found = replace(found, numerator=found.numerator + beside)
+    if (other := uncertainty.pooled(weights, log, most=most_clicks(log))) is not None:
+        reasons = (*reasons, pooled_words(other))
     cases = identified(ips, exposure, log, value=found.value)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
-    weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
     return Value(
         log=log,
         sample=sample,
@@ -376,9 +417,12 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
         propensity_reason=used.reason,
         diagnostics=diagnostics,
         identified=cases,
-        ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, log, len(evidence.theta)),
-        weights=weights,
-        old_weights=estimators.safe_ratio(exposure.rho, used.unclipped, log.shown),
-        exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log),
+        ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, own, len(evidence.theta)),
+        weights=_of_rows(weights, kept),
+        old_weights=_of_rows(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown), kept),
+        exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log)
+        + _trust_variance(evidence, ips.value - found.value),
         misfit=off,
+        behaviour=evidence.behaviour,
+        excess=max(ips.value / found.value, 1.0) if beside.any() and found.value > 0 else 1.0,
     )

@@ -13,13 +13,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank.clicks.examination import Behaviour
 from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics, Identified
 from tandemrank.offpolicy.estimators import Estimate, by_query
-from tandemrank.offpolicy.uncertainty import FEW_QUERIES, impression_covariance, misfit_variance, normal_interval
+from tandemrank.offpolicy.uncertainty import (
+    FEW_QUERIES,
+    impression_covariance,
+    misfit_variance,
+    normal_interval,
+    unmet_variance,
+)
 from tandemrank.offpolicy.verdicts import Verdict
 
 Floats = NDArray[np.float64]
@@ -27,6 +34,7 @@ Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
 # Weighted clicks and nothing else (production's, too): the noise over impressions is theirs. Other estimators take noise away.
 WEIGHTED = (None, "ips")
+FIGURES = ("value", "standard_error", "interval", "over_queries", "lower_bound")  # which a refusal has none of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +70,46 @@ class RankSupport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """What a policy does not know of a log, as shares of it, and what that is worth in clicks per impression.
+
+    `queries`: the share of the impressions, answered as the average query, or `as_production`; `value` there, beside the
+    clicks of the log, and `known_value` of the others. `items`, `clicks`: shares of what was shown and clicked that it never
+    shows.
+    """
+
+    queries: float
+    value: float | None
+    production: float | None
+    known_value: float | None
+    as_production: bool
+    items: float
+    clicks: float
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """In words."""
+        found = []
+        if self.queries:
+            how = "with production's list" if self.as_production else "as the average query"
+            beside = "" if self.known_value is None else f"; {self.known_value:.3g} elsewhere"
+            found.append(
+                f"{self.queries:.1%} of the impressions are of queries that the policy does not know, valued {how}: "
+                f"{self.value:.3g} clicks per impression there, {self.production:.3g} in the log{beside}"
+            )
+        if self.items:
+            found.append(
+                f"{self.items:.1%} of what the log shows, with {self.clicks:.1%} of the clicks, are items that the policy does "
+                "not know and never shows; features would make them known"
+            )
+        return tuple(found)
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        return {f"unknown_{name}": value for name, value in vars(self).items() if name != "as_production"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Value:
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
 
@@ -72,9 +120,11 @@ class Value:
     ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows of
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
+    `excess`: how many times the value weighted clicks alone are, which a bound rests on; it is divided by it.
+    `behaviour`: how the lists of the log are read, where they were looked at. `unknown`: what the policy does not know of it.
     `support`: of shadow lists, rank by rank. `reward`: what is counted in place of clicks; weights are then times its worth.
 
-    Shapes: weights, old_weights [P].
+    Shapes: weights, old_weights [2, P] (`bounds.both_weights`).
     """
 
     log: Feedback
@@ -93,13 +143,16 @@ class Value:
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
+    excess: float = 1.0
+    behaviour: Behaviour | None = None
     support: tuple[RankSupport, ...] = ()
     reward: Reward | None = None
+    unknown: Unknown | None = None
 
     @property
     def value(self) -> float:
-        """Clicks per impression."""
-        return self.estimate.value
+        """Clicks per impression: not negative, as an estimate that takes noise away may be."""
+        return max(self.estimate.value, 0.0)
 
     @cached_property
     def standard_error(self) -> float:
@@ -121,9 +174,8 @@ class Value:
         return self.interval if few_queries(self.log) else self._within(self.estimate.standard_error)
 
     def _within(self, error: float) -> tuple[float, float]:
-        """Clicks are not negative; an estimate that takes noise away may be."""
         low, high = normal_interval(self.value, error, self.sample.level)
-        return max(low, 0.0), max(high, 0.0)
+        return max(low, 0.0), high
 
     @cached_property
     def lower_bound(self) -> float:
@@ -132,10 +184,10 @@ class Value:
         if self.sample.independent == "impressions":
             scale = 1.0 if self.reward is None else self.reward.scale
             rests_on = replace(bounds.value_sums(self.weights, self.log, most=most_clicks(self.log)), scale=scale)
-        return max(0.0, rests_on.lower_bound(self.sample.level))
+        return max(0.0, min(rests_on.lower_bound(self.sample.level) / self.excess, self.value))
 
     def summary(self) -> dict[str, object]:
-        """All but the arrays, as plain names and values."""
+        """All but the arrays, as plain names and values; of an answer that is refused no figures, but what it rests on."""
         names = (
             "value",
             "standard_error",
@@ -149,6 +201,8 @@ class Value:
             "estimator",
         )
         found: dict[str, object] = {name: getattr(self, name) for name in names}
+        if self.verdict == Verdict.REFUSE:
+            found |= dict.fromkeys(FIGURES)
         found["bound_over"] = self.sample.independent
         if self.reward is not None:
             found["reward"] = self.reward.name
@@ -158,7 +212,8 @@ class Value:
             found |= self.diagnostics.summary()
         if self.support:
             found["support_by_rank"] = [vars(one) for one in self.support]
-        return found
+        found |= {} if self.unknown is None else self.unknown.summary()
+        return found | ({} if self.behaviour is None else self.behaviour.summary())
 
 
 def unit_of(log: Feedback, propensity: str | None) -> Independent:
@@ -175,7 +230,7 @@ def production(log: Feedback, sample: Sample) -> Value:
     """What the log shows of the policy that drew it: its clicks."""
     clicks = by_query(log.clicks, log)
     terms = bounds.production_terms(clicks, log.impressions, most_clicks(log))
-    ones = np.ones(len(log.query))
+    ones = bounds.both_weights(np.ones(len(log.query)), fixed=True)
     return Value(
         log=log,
         sample=sample,
@@ -212,4 +267,4 @@ def impression_error(weights: Floats, log: Feedback, by_query: float, exposures:
     variance = max(float(impression_covariance([weights], log, most=most_clicks(log))[0, 0]), 0.0)
     if not weighted and not few_queries(log):
         variance = min(variance, by_query**2)
-    return float(np.sqrt(variance + exposures))
+    return float(np.sqrt(variance + unmet_variance(weights, log) + exposures))

@@ -2,10 +2,12 @@
 
 from enum import StrEnum
 
+from tandemrank.clicks.examination import Behaviour
+from tandemrank.logs.dependence import Dependence
 from tandemrank.logs.description import CARE_LISTS, REFUSE_LISTS
 from tandemrank.logs.pairs import Contradiction
 from tandemrank.offpolicy.diagnostics import Diagnostics
-from tandemrank.offpolicy.uncertainty import FEW_QUERIES
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES, Pooled
 
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
@@ -56,20 +58,20 @@ def judge(
     found: Diagnostics,
     *,
     fitted_lists: float | None = None,
-    against_curve: Contradiction | None = None,
+    against_model: str | None = None,
     over_impressions: bool = False,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons: the worst that is found decides.
 
-    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_curve`: what the log
-    says against the examination curve. `over_impressions`: so is the interval, since queries are few.
+    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_model`: what the log
+    says against the click model. `over_impressions`: so is the interval, since queries are few.
     """
     refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
     cautions = [
         *_cautions(found, over_impressions=over_impressions),
         *_fitted(fitted_lists, CARE_LISTS),
     ]
-    curve = () if against_curve is None else (curve_words(against_curve),)
+    curve = () if against_model is None else (against_model,)
     if reasons := tuple(reason for holds, reason in refusals if holds):
         return Verdict.REFUSE, (*reasons, *curve)
     if reasons := (*(reason for holds, reason in cautions if holds), *curve):
@@ -86,6 +88,19 @@ def curve_words(found: Contradiction) -> str:
         f"{CONTRADICTS}: {found.words}. Estimate it from the log: `tandemrank examine --logs LOG "
         "--json > curve.json`, then --curve curve.json"
     )
+
+
+def stopping_words(found: Dependence) -> str:
+    """What to do about readers who stop after a click, where the log does not say how they read on."""
+    return f"{CONTRADICTS}: {found.words}, and the log cannot tell how they read on, so the value may be far too high"
+
+
+def cells_words(found: Behaviour) -> str:
+    """What a log says for examination by more than the rank."""
+    if found.cells is not None and found.cells.offset and found.trust is not None:
+        return f"{found.trust.words}: estimated from the log, and taken out"
+    said = "" if found.dependence is None else f"{found.dependence.words}: "
+    return f"{said}examination by rank and last click was estimated from the log, and is used"
 
 
 def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
@@ -156,20 +171,27 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
 
 
 def misfit_words(found: Diagnostics) -> str:
-    """Weighted exposure is too much, or too little of what was shown, and what may have been logged instead of rho_0.
+    """Weighted exposure is too much, or too little of what was shown, and what may have been logged instead of rho_0, if any.
 
     With P(item at its position) it is too much by sum_k theta_k; P(item in the list) is never below rho_0.
     """
     said = f"the propensities do not fit the log: weighted exposure is {found.balance:.2f} of what it should be"
     if found.balance < 1:
-        return (
-            f"{said}, and {found.unsupported:.0%} goes to items that the query was never shown. They are too large, as P(item "
-            "in the list) is, or belong to another examination curve (--curve)"
-        )
+        said = f"{said}, and {found.unsupported:.0%} goes to items that the query was never shown"
+        hint = ". They are too large, as P(item in the list) is, or belong to another examination curve (--curve)"
+        return f"{said}{hint}" if found.logged else said
     examined = found.examined * found.heaviest / found.impressions
     is_sum_of_theta = abs(found.balance - examined) <= max(3 * found.balance_error, SUM_OF_THETA * examined)
     asks = ". Did you log P(item at position)? A propensity is its sum over positions, each times theta"
-    return f"{said}{asks}" if is_sum_of_theta else said
+    return f"{said}{asks}" if is_sum_of_theta and found.logged else said
+
+
+def pooled_words(found: Pooled) -> str:
+    """What propensities that change together with what is liked would do to a value."""
+    return (
+        f"propensities changed together with what is liked: by their mean over time the value would be {found.pooled:.4g}; "
+        "every click counts by the propensity of its own showing"
+    )
 
 
 def _few(found: Diagnostics) -> str:

@@ -93,6 +93,7 @@ def pseudo_inverse(
 ) -> tuple[Floats, float]:
     """1_i' G^+ q of shown lists, by lists of the new policy and of the logger, and how much of q the logger's do not span.
 
+    That is |q - G G^+ q| / |q|, from 0 to 1, since it is what a projection leaves.
     `weight`: of the logger's lists.  Shapes: shown [n, K]; new [m, K]; logged [l, K]; weight [l] -> [n].
     """
     K = max(x.shape[1] for x in (shown, new, logged))
@@ -107,7 +108,7 @@ def pseudo_inverse(
     G, mean = (theirs * p[:, None]).T @ theirs, q.mean(0)
     inverse = np.linalg.pinv(G, hermitian=True)
     lost = mean - G @ (inverse @ mean)
-    return mine @ (inverse @ mean), float(np.abs(lost).sum() / max(float(mean.sum()), 1e-12))
+    return mine @ (inverse @ mean), float(np.linalg.norm(lost) / max(float(np.linalg.norm(mean)), 1e-12))
 
 
 def _marks(lists: NDArray[np.int64], items: NDArray[np.int64], K: int) -> Floats:

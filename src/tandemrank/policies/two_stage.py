@@ -151,7 +151,7 @@ class TwoStagePolicy:
         exclude: csr_matrix | pl.DataFrame | None = None,
         sample: bool = False,
         seed: int = 0,
-        unknown: Literal["refuse", "empty"] = "refuse",
+        unknown: Literal["average", "refuse", "empty"] = "average",
         query_features: FeatureSource | None = None,
         item_features: FeatureSource | None = None,
         pair_features: FeatureSource | None = None,
@@ -159,7 +159,8 @@ class TwoStagePolicy:
     ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
 
-        `unknown`: what happens to a query that the policy does not know: all are refused, or it gets an empty list.
+        `unknown`: what a query gets that the policy does not know: the list of the average query, where the policy has one and
+        else a refusal; a refusal; or an empty list.
 
         `sample`: a drawn list instead, one for each row by the seed: what the next round of learning needs, and what the value
         of a pair is of (`MostLikely` values the others). Give every request a seed of its own.
@@ -178,8 +179,8 @@ class TwoStagePolicy:
         if not len(ids):
             ids = ids.cast(known.dtype)
         pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
-        if unknown not in ("refuse", "empty"):
-            raise ConfigError(f"unknown must be refuse or empty; {unknown!r} came.")
+        if unknown not in ("average", "refuse", "empty"):
+            raise ConfigError(f"unknown must be average, refuse or empty; got {unknown!r}.")
         if sample and pairs is not None:
             raise PolicyError(
                 "drawn lists take no pairs to exclude. Ask for the most likely lists, or without exclude."
@@ -187,11 +188,22 @@ class TwoStagePolicy:
         at = self.vocabulary.queries(ids) if unknown == "refuse" else positions_of(known, ids, "query", missing="mark")
         there = at >= 0
         shown = np.full((len(ids), self.K), -1, np.int32)
-        if sample:
-            shown[there] = self.sample(at[there], random.random_keys(seed, random.Stream.LISTS, np.arange(there.sum())))
-        else:
-            shown[there] = self.most_likely(at[there], exclude=pairs)
+        keys = random.random_keys(seed, random.Stream.LISTS, np.arange(len(ids)))
+        shown[there] = self.sample(at[there], keys[there]) if sample else self.most_likely(at[there], exclude=pairs)
+        if unknown == "average" and not there.all():
+            other = self._average(ids)
+            rows = np.zeros((~there).sum(), np.int64)
+            shown[~there] = other.sample(rows, keys[~there]) if sample else other.most_likely([0])
         return self._frame(ids, shown)
+
+    def _average(self, ids: pl.Series) -> "TwoStagePolicy":
+        """The policy for one query that it does not know; where it has no answer, those of some ids are refused by name."""
+        known = self.vocabulary.query_ids
+        try:
+            return self.strangers(pl.Series([0 if known.dtype.is_integer() else ""], dtype=known.dtype))
+        except PolicyError:
+            self.vocabulary.queries(ids)
+            raise
 
     def _frame(self, ids: pl.Series, shown: NDArray[np.int32]) -> pl.DataFrame:
         """Lists in outside ids, each up to where it ends.  Shapes: ids [n]; shown [n, K]."""

@@ -4,6 +4,7 @@ import math
 import re
 
 from tandemrank.decisions.decision import Call, Decision, PolicyDecision, guessed
+from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.reports import figures, page
 from tandemrank.reports.figures import Dot
 from tandemrank.reports.page import Report, Section
@@ -77,6 +78,8 @@ def segments(candidate: PolicyDecision) -> Sheet:
 
 def _numbers(one: PolicyDecision) -> tuple[str, str, str]:
     found = one.comparison
+    if found.verdict == Verdict.REFUSE:
+        return "–", "–", "–"
     bound = "–" if one.lower_bound is None else signed(one.lower_bound)
     return signed(found.difference), bracket(*found.interval, signed), bound
 
@@ -95,7 +98,9 @@ def report(decision: Decision, *, command: str = "") -> Report:
         Section(
             title="The difference",
             sheet=policies(decision),
-            draw=lambda: figures.dots(_policy_dots(decision), above, asked=decision.at_least),
+            draw=(lambda: figures.dots(dots, above, asked=decision.at_least))
+            if (dots := _policy_dots(decision))
+            else None,
             caption=caption,
         ),
         Section(
@@ -118,6 +123,8 @@ def _tiles(decision: Decision, one: PolicyDecision) -> list[tuple[str, str, str]
     """Today, what is promised, and what is sure: the three numbers that a meeting remembers."""
     new, old = one.comparison.new.value, one.comparison.old.value
     boxes = [(f"{label(decision.against)}, now", decimal(old), f"{decision.reward} per impression")]
+    if one.comparison.verdict == Verdict.REFUSE:
+        return boxes
     boxes.append((f"{one.name}, estimated", decimal(new), _more(new - old, old)))
     if one.lower_bound is not None:
         known = not guessed(one.comparison.new, varies=True)
@@ -158,4 +165,5 @@ def _policy_dots(decision: Decision) -> list[Dot]:
             bound=math.nan if one.lower_bound is None else one.lower_bound,
         )
         for one in decision.candidates
+        if one.comparison.verdict != Verdict.REFUSE
     ]

@@ -86,6 +86,22 @@ def _references(axes: "Sequence[Axes]", table: Table) -> None:
     axes[0].set_ylim(min([low, *near]) - margin, max([high, *near]) + margin)
 
 
+@styled
+def rank_pairs(z: Sequence[Sequence[float]]) -> "Figure":
+    """A number for each pair of ranks, above the diagonal."""
+    figure, axes = panels(1, 1, 3.2)
+    axis, K = axes[0, 0], len(z)
+    shown = np.ma.masked_array(np.array(z), np.tril(np.ones((K, K), np.bool_)))
+    most = max(float(np.abs(shown).max()), 5.0)
+    image = axis.imshow(shown, cmap="PuOr", vmin=-most, vmax=most)
+    axis.set_xticks(range(K), range(1, K + 1))
+    axis.set_yticks(range(K), range(1, K + 1))
+    axis.set(xlabel="rank", ylabel="rank above it")
+    axis.grid(False)
+    figure.colorbar(image, ax=axis, label="z")
+    return figure
+
+
 class Step(NamedTuple):
     """One epoch of a learning curve."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
 from tandemrank._base.files import Kind, write_json
+from tandemrank.decisions.decision import call_of
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
@@ -80,7 +81,14 @@ def sentences(learned: Learned) -> list[str]:
         for a, b in combinations(learned.trained, 2)
         if are_same_policy(learned.trained[a].policy, learned.trained[b].policy)
     ]
-    return [*_chosen(learned), *map(_sentence, learned.differences), *noted, *_harmed(learned)]
+    return [*_chosen(learned), *map(_sentence, learned.differences), *noted, *_harmed(learned), *_calls(learned)]
+
+
+def _calls(learned: Learned) -> list[str]:
+    """What `decide` says of every method that may replace production, by the same values."""
+    kept = {method for method, gate in learned.gates.items() if gate.kept_production}
+    found = {m: call_of(value, learned.production) for m, value in learned.values.items() if m not in kept}
+    return [f"Decision on {label(method)}: {call}. {label(why)}." for method, (call, why) in found.items()]
 
 
 def _chosen(learned: Learned) -> list[str]:
@@ -122,6 +130,7 @@ def deployment(learned: Learned) -> list[str]:
         f"{_interval(fixed)} ({fixed.verdict}). Drawn lists (`recommend(sample=True)`, `tandemrank serve`) are what the next "
         "log needs: with their propensities it can be learned from again, and the most likely ones alone say nothing of others."
         for method, fixed in learned.most_likely.items()
+        if Verdict.REFUSE not in (fixed.verdict, learned.values[method].verdict)
     ]
 
 
@@ -157,6 +166,9 @@ def values(learned: Learned) -> Sheet:
     """Production and every method in a line: what it is worth, and its gain over production."""
     rows = []
     for name, value, gap in _sides(learned):
+        if value.verdict == Verdict.REFUSE:
+            rows.append((label(name), *["–"] * 5, str(value.verdict)))
+            continue
         above = ("–", "") if gap is None else _above(gap)
         bound = None if gap is None else gap.comparison.lower_bound
         surely = "" if bound is None else signed(bound)
@@ -212,7 +224,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
         sheet=values(learned),
         draw=lambda: figures.dots(_dots(learned), f"{learned.reward} per impression", asked=None),
         caption=f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing "
-        "before has seen; production's is what these impressions show. Hollow: this log cannot answer for it.",
+        "before has seen; production's is what these impressions show.",
     )
     sections = [
         page.methods_of(methods),
@@ -224,11 +236,27 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
         Section(title="Whether production is kept", sentences=gate_sentences(learned)),
         Section(title="What the numbers rest on", terms=_verdicts(learned), sheet=_diagnostics(learned)),
         _curves(learned),
+        _reading(learned),
         Section(title="The log", terms=_log(learned)),
         Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
     return Report(title, [what_was_run(learned)], sections, page.COLOURS)
+
+
+def _reading(learned: Learned) -> Section:
+    """Whether clicks are those of a position-based model: in words, and by pairs of ranks."""
+    found = learned.behaviour
+    if found is None:
+        return Section(title="How lists are read")
+    clicks = found.dependence
+    return Section(
+        title="How lists are read",
+        sentences=[f"{words[0].upper()}{words[1:]}." for words in found.sentences],
+        draw=None if clicks is None else lambda: figures.rank_pairs(clicks.by_ranks),
+        caption="Clicks at two ranks of one list, in standard errors from what they would be if they had nothing to do with "
+        "each other: white is 0. Readers who stop make it negative.",
+    )
 
 
 def _curves(learned: Learned) -> Section:
@@ -269,6 +297,7 @@ def _frequencies(learned: Learned) -> list[str]:
         f"({group.impressions:,.0f} impressions of {group.queries:,} queries)."
         for method, groups in learned.by_frequency.items()
         for group in groups
+        if learned.values[method].verdict != Verdict.REFUSE
     ]
 
 
@@ -289,7 +318,8 @@ def _verdicts(learned: Learned) -> dict[str, str]:
 
 
 def _rests_on(value: Value) -> list[str]:
-    sizes, found = [decimal(value.value), decimal(value.lower_bound)], value.diagnostics
+    refused, found = value.verdict == Verdict.REFUSE, value.diagnostics
+    sizes = ["–", "–"] if refused else [decimal(value.value), decimal(value.lower_bound)]
     if found is None:
         return sizes + ["–"] * (len(RESTS_ON) - 2)
     effective = f"{found.effective_sample_size:,.0f}" if math.isfinite(found.effective_sample_size) else "–"
@@ -316,10 +346,11 @@ def _log(learned: Learned) -> dict[str, str]:
 
 
 def _dots(learned: Learned) -> list[Dot]:
-    """The value of production and of every method; hollow where the log cannot answer."""
+    """The value of production and of every method that the log can answer for."""
     return [
-        Dot(label(name), value.value, value.interval, look_of(name)["color"], hollow=value.verdict == Verdict.REFUSE)
+        Dot(label(name), value.value, value.interval, look_of(name)["color"])
         for name, value, _ in _sides(learned)
+        if value.verdict != Verdict.REFUSE
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.sparse import sums_by
+from tandemrank._base.sparse import means_by
 from tandemrank.offpolicy.estimators import Floats, safe_ratio
 from tandemrank.sessions.estimators import Baseline, SessionTable
 
@@ -88,15 +88,9 @@ def _none(visits: _Visits, chosen: NDArray[np.bool_], state_of: Whole) -> Floats
     p, ones = [], np.ones(int(chosen.sum()))
     for value in (visits.weight[chosen], visits.click[chosen].astype(np.float64)):
         by_state = _mean_by_state(visits.state[chosen], value, ones, int(state_of.max()) + 1)
-        own = _means(visits.situation[chosen], value, ones, by_state[state_of], len(state_of))
+        own = means_by(visits.situation[chosen], value, by_state[state_of], PRIOR)
         p.append(np.clip(own, 0.0, MOST_CLICKED))
     found: Floats = (1 - p[0]) / (1 - p[1])
-    return found
-
-
-def _means(group: Whole, total: Floats, weight: Floats, prior: Floats | float, n: int) -> Floats:
-    """sum total / sum weight of each of n groups, near the prior where there is little.  Shapes: [m] each -> [n]."""
-    found: Floats = (sums_by(group, total, n) + PRIOR * prior) / (sums_by(group, weight, n) + PRIOR)
     return found
 
 
@@ -121,5 +115,5 @@ def _values(
 
 
 def _mean_by_state(x: Whole, total: Floats, weight: Floats, states: int) -> Floats:
-    """The same of every state, near the mean of all.  Shapes: [m] each -> [states]."""
-    return _means(x, total, weight, float(total.sum() / max(weight.sum(), TINY)), states)
+    """The mean of every state, near that of all.  Shapes: [m] each -> [states]."""
+    return means_by(x, total, np.full(states, total.sum() / max(weight.sum(), TINY)), PRIOR, weight)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.sparse import sums_by
+from tandemrank._base.sparse import entries_of_rows, means_by, sums_by
 from tandemrank.policies.ahead import Foresight
 from tandemrank.policies.memory import Memory, memory_from
 
@@ -24,6 +24,7 @@ PRIOR = 1.0  # clicks for which the coarser mean counts: where a click leads to 
 NONE_PRIOR = 10.0  # the same of steps without a click, after which some leave and others do not
 VISITS = 100.0  # of a state, for which the mean value of all states of its query counts
 CELLS = 2**22  # of states and items at once
+MOST_PAIRS = 2**24  # of states and items that are remembered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +62,13 @@ class Means:
             found.query_of[found.state[clicked]] * D + self.item, return_inverse=True
         )
         self.of_state, self.state_pair = np.unique(found.state[clicked] * D + self.item, return_inverse=True)
-        # The pairs of a state are those that its query has clicked in any state.
-        queries = int(found.query_of.max()) + 1
-        first = np.searchsorted(self.of_query, np.arange(queries + 1) * D)
-        count = np.diff(first)[found.query_of]
-        state = np.repeat(np.arange(X), count)
-        self.place = np.arange(len(state)) - np.repeat(np.cumsum(count) - count, count) + first[found.query_of][state]
+        # The pairs of a state are those that its query has clicked in any state, or where these are too many, in this one.
+        first = np.searchsorted(self.of_query, np.arange(int(found.query_of.max()) + 2) * D)
+        if np.diff(first)[found.query_of].sum() <= MOST_PAIRS:
+            state, self.place = entries_of_rows(first, found.query_of)
+        else:
+            state = self.of_state // D
+            self.place = np.searchsorted(self.of_query, found.query_of[state] * D + self.of_state % D)
         self.pairs = state * D + self.of_query[self.place] % D
         self.own = np.searchsorted(self.pairs, self.of_state)
 
@@ -82,27 +84,18 @@ class Means:
         """After a step without a click.  Shapes: V [X + 1], the last 0 -> [X]."""
         value = V[self.none_after]
         whole = float(value.mean()) if len(value) else 0.0
-        n = sums_by(self.none_state, np.ones(len(value)), self.X)
-        found: Floats = (sums_by(self.none_state, value, self.X) + NONE_PRIOR * whole) / (n + NONE_PRIOR)
-        return found
+        return means_by(self.none_state, value, np.full(self.X, whole), NONE_PRIOR)
 
     def click(self, V: Floats) -> tuple[Floats, Memory]:
         """After a click: of every item, and of the pairs of states with items.  Shapes: V [X + 1] -> [D], pairs of [X, D]."""
         value = V[self.after]
         whole = np.full(self.D, float(value.mean()) if len(value) else 0.0)
-        by_item = _near(self.item, value, whole)
-        by_query = _near(self.query_pair, value, by_item[self.of_query % self.D])
+        by_item = means_by(self.item, value, whole, PRIOR)
+        by_query = means_by(self.query_pair, value, by_item[self.of_query % self.D], PRIOR)
         found = by_query[self.place]
-        found[self.own] = _near(self.state_pair, value, found[self.own])
+        found[self.own] = means_by(self.state_pair, value, found[self.own], PRIOR)
         state, item = np.divmod(self.pairs, self.D)
         return by_item, memory_from(state, item.astype(np.int32), found.astype(np.float32), self.X, self.D)
-
-
-def _near(group: Whole, value: Floats, prior: Floats) -> Floats:
-    """Means by group, of few values near the prior.  Shapes: group, value [n]; prior [groups] -> [groups]."""
-    n = len(prior)
-    found: Floats = (sums_by(group, value, n) + PRIOR * prior) / (sums_by(group, np.ones(len(value)), n) + PRIOR)
-    return found
 
 
 def foresight_of(means: Means, V: Floats, discount: float) -> tuple[Foresight, Floats]:

@@ -45,6 +45,7 @@ from tandemrank.training.weights import BeliefWeights
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+MOST_HELD = 2**25  # relevances of states and items that are kept from step to step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,15 @@ def transitions_of(log: SessionLog) -> Transitions:
 def look_ahead(log: SessionLog, beliefs: RewardModel, theta: Floats, T: int, discount: float) -> Foresight:
     """What clicks lead to, in the mean over the steps of the log.  Shapes: theta [K]."""
     means = Means(transitions_of(log))
-    V = backward(means, lambda x: beliefs.matrix(x)[:, :-1], best_lists(theta), T, discount)
+    held: dict[int, Floats] = {}  # of the same states at every step
+
+    def relevance(x: Whole) -> Floats:
+        found = held[x[0]] if x[0] in held else beliefs.matrix(x)[:, :-1]
+        if means.X * means.D <= MOST_HELD:
+            held[x[0]] = found
+        return found
+
+    V = backward(means, relevance, best_lists(theta), T, discount)
     share = np.bincount(log.step[log.step < T], minlength=T).astype(np.float64)
     return foresight_of(means, share / share.sum() @ V[1:], discount)[0]
 

@@ -144,10 +144,10 @@ class Truth:
 
 
 def evaluate(
-    policies: Mapping[str, TwoStagePolicy], world: SessionWorld, sessions: int, *, discount: float = 1.0, seed: int = 0
+    policies: Mapping[str, TwoStagePolicy], world: SessionWorld, sessions: int, *, seed: int = 0
 ) -> tuple[Truth, ...]:
     """Policies by name, on the same users with the same random numbers."""
-    found = {name: clicks_of(one, world, sessions, discount=discount, seed=seed) for name, one in policies.items()}
+    found = {name: clicks_of(one, world, sessions, seed=seed) for name, one in policies.items()}
     first = next(iter(found.values()))
     return tuple(
         Truth(

@@ -190,7 +190,7 @@ class Evidence:
 def gathered(policy: TwoStagePolicy, log: SessionLog, question: Question) -> Evidence:
     """What a log says of a policy, however many steps: exposures and propensities."""
     rows = log.feedback()
-    theta = curve_of(rows, [policy], question)
+    theta = curve_of(ReadLog(rows, None), [policy], question)
     about = asked(policy, log, rows)
     exposures = exposure_on(
         about.policy,

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandemrank.clicks import models
+from tandemrank.clicks.cells import CellCurve
+from tandemrank.logs.impressions import By
 from tandemrank.training.schedules import ScheduleName
 
 LIST_LENGTH = 10  # K where neither a switch nor a log says otherwise
@@ -72,8 +74,9 @@ class LearningConfig(BaseModel):
         le=LARGEST,
         description="candidates of the generator, K2; by default 500, or all items if fewer",
     )
-    examination: Literal["reciprocal", "dcg"] | tuple[float, ...] = Field(
-        default="reciprocal", description="examination curve: 1/k, 1/log2(k+1), or a number for each rank"
+    examination: Literal["reciprocal", "dcg"] | CellCurve | tuple[float, ...] = Field(
+        default="reciprocal",
+        description="examination curve: 1/k, 1/log2(k+1), a number for each rank, or for each rank and state",
     )
     propensity: Literal["auto", "exact", "frequency", "logged", "fitted"] = Field(
         default="auto",
@@ -134,5 +137,18 @@ class LearningConfig(BaseModel):
 
     @property
     def theta(self) -> NDArray[np.float64]:
-        """The examination curve.  Shapes: -> [K]."""
+        """The examination curve.  Shapes: -> [K], or [K, states] where it is by more than the rank."""
+        if isinstance(self.examination, CellCurve):
+            return self.examination.array
         return models.examination_curve(self.K, self.examination)
+
+    @property
+    def by(self) -> By | None:
+        """What examination depends on beside the rank."""
+        return self.examination.states if isinstance(self.examination, CellCurve) else None
+
+    @property
+    def offset(self) -> NDArray[np.float64] | None:
+        """What is clicked beside what the curve says.  Shapes: -> [K]."""
+        cells = self.examination
+        return np.array(cells.offset) if isinstance(cells, CellCurve) and cells.offset else None

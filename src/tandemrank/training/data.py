@@ -18,9 +18,10 @@ from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.sharing import fit_on_ray
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
+from tandemrank.clicks.cells import CellCurve
 from tandemrank.errors import LogError
 from tandemrank.logs.description import ENOUGH_CLICKS
-from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.feedback import Feedback, by_rank
 from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.logger import Lists
@@ -33,10 +34,12 @@ from tandemrank.training.weights import Weights, belief_weights, click_weights
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a log says: weights for training, lists of each query, propensities, and the beliefs where they are used."""
+    """What a log says: weights for training, lists of each query, its curve by rank, propensities, and the beliefs where they
+    are used."""
 
     weights: csr_matrix | Weights
     impressions: NDArray[np.float64]
+    theta: NDArray[np.float64]
     propensities: Resolved
     beliefs: Beliefs | None = None
 
@@ -77,11 +80,12 @@ def prepare(
         wanted="clicked" if config.objective == "ips" else "none",
         engine=engine,
     )
-    impressions = train_log.impressions.astype(np.float64)
+    impressions, theta = train_log.impressions.astype(np.float64), by_rank(train_log, config.theta)
+    clicks = train_log.by_own_propensity() if used.kind == "logged" else train_log
     if config.objective == "ips" and not needs_beliefs:
-        return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
+        return TrainingData(click_weights(used.rho_0, clicks), impressions, theta, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
-    counts = Counts.of(times or [train_log], config.theta)
+    counts = Counts.of([part.less(config.offset) for part in times or [train_log]], config.theta)
     fitted = partial(
         fit_on_ray if engine == "ray" else fit,
         features=features,
@@ -94,8 +98,8 @@ def prepare(
         again = partial(fitted, chosen=beliefs.chosen)
         beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
-    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs, K2)
-    return TrainingData(weights, impressions, used, beliefs)
+    weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs, K2)
+    return TrainingData(weights, impressions, theta, used, beliefs)
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
@@ -105,5 +109,9 @@ def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
             f"clicks are few: {clicks:,.0f} for training, and at least {ENOUGH_CLICKS} are needed; with fewer, chance decides "
             "which items were clicked."
         )
-    if not log.weighted and (found := contradiction(log, config.theta)) is not None:
+    if (
+        not isinstance(config.examination, CellCurve)
+        and not log.weighted
+        and (found := contradiction(log, config.theta)) is not None
+    ):
         yield f"{curve_words(found)}."

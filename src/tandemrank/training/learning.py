@@ -30,15 +30,22 @@ from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.model_fit import KINDS, learners
 from tandemrank.beliefs.scorer import generator_of, ranker_of
 from tandemrank.beliefs.worth import by_worth
+from tandemrank.clicks.cells import CellCurve
+from tandemrank.clicks.examination import Behaviour, behaviour
 from tandemrank.errors import ConfigError
 from tandemrank.logs.contexts import check_columns
+from tandemrank.logs.counting import WHOLE
+from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.pairs import pairs_of
+from tandemrank.logs.reading import LogParts
 from tandemrank.logs.sources import Source
+from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.comparison import by_frequency
 from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
+from tandemrank.offpolicy.verdicts import cells_words, stopping_words
 from tandemrank.policies.memory import excluding
 from tandemrank.policies.own import arguments_of, module_class, module_of
 from tandemrank.policies.scorers import Scorer
@@ -77,7 +84,8 @@ class Listener:
 
 @dataclass(frozen=True)
 class LearningPlan:
-    """What `learn` is asked for. `chooses`: of the methods the one is kept of which the beliefs expect most."""
+    """What `learn` is asked for. `chooses`: of the methods the one is kept of which the beliefs expect most. `behaviour`: how
+    the lists of the log are read, as it says itself."""
 
     log: Source
     config: LearningConfig
@@ -93,6 +101,7 @@ class LearningPlan:
     logging_policy: TwoStagePolicy | None = None
     seed: int = 0
     resume: bool = False
+    behaviour: Behaviour | None = None
     reward: str | None = None
 
     @property
@@ -171,6 +180,7 @@ def learn(
         reward=reward,
     )
     parts = read(plan)
+    plan, parts = _as_read(plan, parts)
     plan = resolved(plan, parts)
     data = believe(plan, parts)
     data, built = build(plan, parts, data)
@@ -361,7 +371,7 @@ def read(plan: LearningPlan) -> Parts:
         config,
         plan.start,
         derive(plan.seed, "split") % 2**32,
-        lists=LISTS if needed else 0,
+        lists=LISTS if needed else TESTED,
         logging_policy=plan.logging_policy,
         engine=plan.engine,
     )
@@ -370,6 +380,22 @@ def read(plan: LearningPlan) -> Parts:
     _, items = (plan.start.features(found.vocabulary) or Features()).encoded(found.train.Q, found.train.D)
     rewards = read_rewards(plan.log, plan.reward, found.split, found.vocabulary, items.numbers)
     return replace(found, rewards=rewards)
+
+
+def _as_read(plan: LearningPlan, parts: Parts) -> tuple[LearningPlan, Parts]:
+    """Where readers stop after a click, the log by the last click above; examination as they read, whatever curve was given."""
+    if isinstance(plan.config.examination, CellCurve):
+        return plan, parts
+    whole = LogParts((merge(parts.all()),), (), parts.first, by_time=False, split=WHOLE)
+    found = behaviour(plan.log, whole, engine=plan.engine)
+    plan = replace(plan, behaviour=found)
+    if found.cells is None:
+        if found.dependence is not None and found.dependence.stops:
+            plan.listener.note(f"{stopping_words(found.dependence)}.")
+        return plan, parts
+    plan.listener.note(f"{cells_words(found)}.")
+    plan = replace(plan, config=plan.config.model_copy(update={"examination": found.cells}))
+    return plan, parts if found.cells.states is None else read(plan)
 
 
 def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
@@ -456,7 +482,7 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         built.start,
         built.beliefs,
         data.weights,
-        plan.config.theta,
+        data.theta,
         plan.config.training,
         seed=plan.seed,
         checkpoints=plan.checkpoints,
@@ -472,7 +498,7 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
     plan.listener.stage("what the beliefs expect of the generator")
     seed = derive(plan.seed, "choice") % 2**32
     assert built.ranker is not None  # the beliefs choose
-    found, choice = choose(trained, built.ranker, data.weights, data.impressions, plan.config.theta, seed=seed)
+    found, choice = choose(trained, built.ranker, data.weights, data.impressions, data.theta, seed=seed)
     return {choice.method: found}, choice
 
 
@@ -514,6 +540,7 @@ def value(
         by_frequency=groups,
         choice=choice,
         beliefs=data.beliefs,
+        behaviour=plan.behaviour,
         reward=plan.reward or "clicks",
     )
 

@@ -160,6 +160,7 @@ def read_parts(
         vocabulary=None if config.context else known,
         K=config.list_length,
         engine=engine,
+        by=config.by,
         context=config.context,
     )
     whole, contexts = found, None

@@ -5,8 +5,9 @@ from itertools import combinations
 from typing import Any
 
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.clicks.examination import Behaviour
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
-from tandemrank.offpolicy.propensities import Kind
+from tandemrank.offpolicy.logger import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choosing import MethodChoice
@@ -61,6 +62,7 @@ class Learned:
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
     choice: MethodChoice | None = None  # of the method, where the beliefs made it
     beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
+    behaviour: Behaviour | None = None  # how the lists of the log are read
     reward: str = "clicks"  # what was learned and valued
 
     @property
@@ -99,6 +101,7 @@ class Learned:
             ],
             "differences": [difference.summary() for difference in self.differences],
             "choice": None if self.choice is None else asdict(self.choice),
+            "reading": {} if self.behaviour is None else self.behaviour.summary(),
             "beliefs": None if self.beliefs is None else self.beliefs.constants(),
             "notes": self.notes,
             "gates": [{"method": method, **gate.summary()} for method, gate in self.gates.items()],

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from tandemrank._base.cluster import Engine
 from tandemrank._base.random import derive
-from tandemrank.beliefs.model import RewardModel
 from tandemrank.beliefs.scorer import REMEMBERED
+from tandemrank.clicks.cells import CellCurve
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
 from tandemrank.offpolicy.exposure import MostLikely
-from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
+from tandemrank.offpolicy.logger import FittedLogger, lists_of
+from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import in_detail
 from tandemrank.offpolicy.valuation import estimate_all
@@ -191,25 +191,21 @@ class Valuer:
         )
 
     def _estimates(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
-        """The value of every policy on the part for it, and production's: by fitted propensities that are corrected there, or
-        doubly robust, with the beliefs of what trained as the reward model."""
+        """The value of every policy on the part for it, and production's."""
         self.tell(WORDS)
         used, times, inside = self.data.propensities, self.parts.times, self._in_context
-        is_fitted = used.kind == "fitted"  # a reward model promises too much there, and a fit cannot take it all back
-        reward: RewardModel | None = None if is_fitted else self.data.beliefs
         log, others = self.parts.evaluation, self.parts.train
         if inside is not None:
             log, others = inside.evaluation, inside.train
-            reward = None if reward is None else reward.of_queries(inside.contexts.base)
         logger: TwoStagePolicy | FittedLogger | None = used.logger
-        if is_fitted and used.logger is not None:
+        if used.kind == "fitted" and used.logger is not None:
             logger = FittedLogger(used.logger, float(times[times > 0].mean()))
+        given = self.config.examination
         question = Question(
-            examination=self.config.theta,
+            examination=given if isinstance(given, CellCurve) else self.config.theta,
             propensity=used.kind,
             logging_policy=logger,
             other_log=others,
-            reward=reward,
             seed=derive(self.seed, "value") % 2**32,
             engine=self.engine,
         )

@@ -1,0 +1,62 @@
+"""Trust bias: the affine form is the model, and tau is found by pairs whose relevance differs."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import models, trust
+from tandemrank.logs import counting
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+
+Q, D, K = 60, 20, 4
+
+
+def log(n: int, tau: float, seed: int) -> Feedback:
+    rng = np.random.default_rng(seed)
+    R = 0.7 / (1 + np.exp(1.0 - rng.normal(size=D) - 0.7 * rng.normal(size=(Q, D))))
+    model = models.noisy(models.examination_curve(K), trust_bias=tau)
+    query = rng.integers(0, Q, n)
+    items = np.argsort(-(R[query] + 0.3 * rng.gumbel(size=(n, D))), axis=1)[:, :K]
+    clicks = rng.random((n, K)) < models.click_probability(model, R[query[:, None], items])
+    shown = Impressions(query.astype(np.int32), items.astype(np.int32), clicks.astype(np.uint8))
+    return counting.from_impressions([shown], Vocabulary(pl.Series(range(Q)), pl.Series(range(D))))
+
+
+def test_slope_and_offset_are_the_click_model_in_terms_of_clicks_at_rank_one() -> None:
+    theta, tau, R = models.examination_curve(K), 0.3, np.linspace(0, 1, 7)
+    slope, offset = trust._affine(tau, theta)
+    model = models.noisy(theta, trust_bias=tau)
+    at_first = R + tau * (1 - R)
+    for k in range(K):
+        assert slope[k] * at_first + offset[k] == pytest.approx(model.alpha[k] * R + model.beta[k])
+    assert (slope[0], offset[0]) == pytest.approx((1.0, 0.0))
+    assert all(x == pytest.approx(y) for x, y in zip(trust._affine(0.0, theta), (theta, np.zeros(K)), strict=True))
+
+
+@pytest.mark.parametrize(("tau", "surely"), [(0.0, False), (0.3, True)])
+def test_it_is_found_and_nothing_is_found_where_there_is_none(tau, surely) -> None:
+    found = [trust.trust_of(log(15_000, tau, seed)) for seed in range(4)]
+    assert all(one is not None and one.surely == surely for one in found)
+    z = [(one.tau - tau) / one.error for one in found if one is not None]
+    assert abs(np.mean(z)) < 5 / np.sqrt(len(z))
+    assert np.mean([one.theta for one in found if one is not None], 0) == pytest.approx(
+        [1, 1 / 2, 1 / 3, 1 / 4], rel=0.1
+    )
+    assert all(("because it stands high" in one.words) == surely for one in found if one is not None)
+
+
+def test_the_curve_has_the_offset() -> None:
+    found = trust.Trust(0.3, 0.01, (1.0, 0.5, 0.25)).curve
+    slope, offset = trust._affine(0.3, np.array([1.0, 0.5, 0.25]))
+    assert found.states is None
+    assert found.array == pytest.approx(slope)
+    assert found.offset == pytest.approx(offset)
+    assert max(found.offset) == 0
+
+
+def test_edges_one_rank_few_clicks() -> None:
+    some = log(200, 0.0, 0)
+    assert trust.trust_of(some.of_rows(some.rank == 0)) is None
+    assert trust.trust_of(log(20, 0.0, 0)) is None
