@@ -100,7 +100,9 @@ def prepare(
         beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
     weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs, K2)
-    return TrainingData(weights, impressions, theta, used, config, beliefs)
+    return TrainingData(
+        weights=weights, impressions=impressions, theta=theta, propensities=used, config=config, beliefs=beliefs
+    )
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
