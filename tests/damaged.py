@@ -751,6 +751,7 @@ USAGE = {
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
     "sealing with a window that is not a number": ["seal", ".", "--policies", ".", "--window", "nan"],
     "sealing with a window in words": ["seal", ".", "--policies", ".", "--window", "long"],
+    "a doctor of something": ["doctor", "something"],
     "replaying nothing": ["replay", "nothing", "--policies", "."],
     "replaying a log that was not served": ["replay", "LOG", "--policies", "."],
     "replaying ratings": ["replay", "RATINGS", "--policies", "."],

@@ -40,6 +40,7 @@ COMMANDS = {
         *["--set", "epochs=1", *SMALL],
     ],
     "serve": ["{policy}", "--log", "{out}", "--port", "0"],
+    "doctor": [],
     "replay": ["{segment-0-000000.parquet}", "--policies", "{.}"],
 }
 LONG = {("table", "--runs"), ("table", "--impressions")}  # what is large there is right, and takes hours

@@ -501,9 +501,19 @@ def test_help_is_complete() -> None:
     assert verbs - in_python <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
-            "serve", "seal", "replay", "import", "recommend", "export", "judge",
+            "serve", "seal", "replay", "import", "recommend", "export", "judge", "doctor",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name
         for parameter in command.params:
             assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
+
+
+def test_the_version_and_what_is_installed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(capsys, monkeypatch, "--version")[:2] == (0, f"tandemrank {tandemrank.__version__}\n")
+    code, out, _ = call(capsys, monkeypatch, "doctor", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["tandemrank"] == tandemrank.__version__
+    assert "serve: installed" in found["extras"]
+    assert os.path.isdir(found["kernels"])

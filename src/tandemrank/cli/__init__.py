@@ -10,4 +10,5 @@
 - `serving`: serve, replay, seal
 - `sessions`: what estimate, learn, simulate and evaluate do with --sessions
 - `experiments`: demo, table, simulate, evaluate
+- `doctor`: what this installation is
 """

@@ -6,7 +6,7 @@ Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input; o
 import sys
 
 # Each registers its commands; --help lists them in this order.
-from tandemrank.cli import logs, offpolicy, policies, serving, experiments  # noqa: F401  # isort: skip
+from tandemrank.cli import logs, offpolicy, policies, serving, experiments, doctor  # noqa: F401  # isort: skip
 from tandemrank.cli.options import app
 from tandemrank.errors import InputError, TandemRankError
 

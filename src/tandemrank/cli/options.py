@@ -12,19 +12,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandemrank import __version__
 from tandemrank.errors import ConfigError, JobError
 
 if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tandemrank {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="tandemrank",
     help="Learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs."""
 
 
 def bundled(command: Callable[..., None]) -> Callable[..., None]:

@@ -63,6 +63,8 @@ def two_columns(values: dict[str, Any]) -> "Table":
     from rich.table import Table
 
     plain = Table(show_header=False, box=None)
+    plain.add_column()
+    plain.add_column(overflow="fold")  # a path is never cut
     for name, value in values.items():
         plain.add_row(name.replace("_", " "), _cell(value))
     return plain
