@@ -32,11 +32,14 @@ def row(method: str, *ndcg: float, **alone: Mean) -> Row:
 def test_every_method_has_all_runs_and_the_score_where_the_stages_know_different_things() -> None:
     wide = experiment(rank=50)
     asked = {one.name: grids(wide, one, impressions=1000, runs=5, seed=0) for one in SETTINGS}
-    assert sum(len(cells(config)) for configs in asked.values() for config in configs) == 14 * 4 * 5 + 5 * 2 * 5
+    assert sum(len(cells(config)) for configs in asked.values() for config in configs) == 23 * 4 * 5 + 5 * 2 * 5
     assert len({one.folder for one in SETTINGS}) == len(SETTINGS)
     for setting in SETTINGS:
         plain, *scored = asked[setting.name]
-        assert (plain.methods, [one.methods for one in scored]) == (study.PLAIN, [study.SCORED] * setting.with_score)
+        believes = plain.experiment.stages.ranker == "belief"
+        assert (plain.experiment.learning.objective == "beliefs") == believes
+        assert plain.methods == (study.BELIEF if believes else study.PLAIN)
+        assert [one.methods for one in scored] == [study.SCORED] * setting.with_score
         assert {one.experiment.stages.generator_score for one in scored} <= {"stacked"}
         assert (plain.candidates, plain.impressions) == ((setting.K2,), (round(1000 * setting.share),))
     assert asked[SETTINGS[2].name][0].experiment.production_candidates == 500
@@ -58,14 +61,16 @@ def test_joint_is_compared_run_by_run_with_the_best_rival_with_or_without_the_sc
     assert (gap.low, gap.high) == pytest.approx((0.055 - half, 0.055 + half), abs=1e-5)
     line = sheet_of([found]).markdown().splitlines()[-1]
     assert line.startswith(
-        "| factorisation, then features | 50 | 100 | 0.300 | 0.510 | 0.600 | 0.545 | 0.660 | 0.450 | +0.0550"
+        "| factorisation, then features | 50 | 100 "
+        "| 0.300 / – | 0.510 / – | 0.600 / – | 0.545 / – | 0.660 / – | 0.450 | +0.0550"
     )
     assert ", with the score +0.1150 [" in line
 
 
 def test_a_small_study_runs_goes_on_and_refuses_the_folder_of_another(tmp_path: Path, monkeypatch) -> None:
     """Two settings on one log: the second world of its own has another one."""
-    small = Setting("rank 2, K2 = 20", {"generator_rank": 2}, 20, with_score=False)
+    belief = {"generator_rank": 2, "ranker": "belief"}
+    small = Setting("rank 2, K2 = 20", belief, 20, world={"item_features": True}, with_score=False)
     monkeypatch.setattr(study, "SETTINGS", (small, Setting("features", {"ranker": "features"}, 20, 0.5)))
     heard: list[tuple[int, int]] = []
     folder, asked = tmp_path / "study", {"sizes": {**SIZES, "runs": 1}, "jobs": 1}
@@ -82,7 +87,7 @@ def test_a_small_study_runs_goes_on_and_refuses_the_folder_of_another(tmp_path: 
 
 
 def test_what_cannot_be_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="K2 = 500 candidates, but there are only 60 items"):
+    with pytest.raises(ConfigError, match="K2 = 200 candidates, but there are only 60 items"):
         study.run(experiment(rank=50), tmp_path / "study", sizes=SIZES)
     with pytest.raises(ConfigError, match="the study has its own stages"):
         study.run(experiment(generator_rank=3), tmp_path / "study", sizes=SIZES)

@@ -61,7 +61,7 @@ def demo(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Runs the whole method on a small synthetic world: simulates clicks, trains two different stages by four methods,
+    """Runs the whole method on a small synthetic world: simulates clicks, learns by the paper's methods and by beliefs,
     compares with the truth.
 
     With --live: five rounds of serving, clicking, learning, deciding and testing live, in about five minutes.
@@ -103,7 +103,7 @@ DEMO: dict[str, Any] = {
         "learning": {"objective": "ips", "training": {"learning_rate": 0.4}},
         "stages": {"generator": "factorisation", "generator_rank": 8, "ranker": "features"},
     },
-    "methods": ["independent", "baseline", "stacking", "joint"],
+    "methods": ["independent", "baseline", "joint", "beliefs"],
     "candidates": [50],
     "impressions": [20_000, 60_000, 200_000],
     "runs": 3,

@@ -58,6 +58,7 @@ class ExperimentConfig(BaseModel):
         default=1.0, ge=1e-6, le=1e6, description="the logging policy's scores are divided by it"
     )
     impressions: int = Field(default=100_000, ge=1, le=10**12, description="length of the log, N")
+    item_features: bool = Field(default=False, description="whether the beliefs know the features of the items")
     learning: LearningConfig = LearningConfig()
     stages: Stages = Stages()
 

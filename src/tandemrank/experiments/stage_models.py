@@ -42,9 +42,10 @@ class Stages(BaseModel):
         default="factorisation",
         description="model of the generator: a factorisation, or weights of the items' features",
     )
-    ranker: ModelName = Field(
+    ranker: Literal["factorisation", "features", "belief"] = Field(
         default="factorisation",
-        description="model of the re-ranker: a factorisation, or weights of the items' features",
+        description="model of the re-ranker: a factorisation, weights of the items' features, or the beliefs of the log, whose "
+        "generator is the product nearest to them",
     )
     generator_rank: int | None = Field(
         default=None,
@@ -61,6 +62,10 @@ class Stages(BaseModel):
         """Refuses a switch that would be ignored."""
         if self.generator_rank is not None and self.generator != "factorisation":
             raise ValueError("generator_rank is the dimension of a factorisation, but the generator is one of features")
+        if self.ranker == "belief" and (self.generator, self.generator_score) != ("factorisation", "off"):
+            raise ValueError(
+                "a re-ranker that is the belief has the product nearest to it as its generator, and takes no scores"
+            )
         return self
 
 

@@ -41,7 +41,7 @@ class Setting:
     stages: dict[str, Any]
     K2: int = 50
     share: float = 1.0
-    world: dict[str, int] = field(default_factory=dict)
+    world: dict[str, Any] = field(default_factory=dict)
     with_score: bool = True
 
     @property
@@ -61,12 +61,25 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("factorisation, then features, 0.32 of the log", _DIFFERENT, share=0.32),
     Setting("factorisation, then features, 0.1 of the log", _DIFFERENT, share=0.1),
     *(
-        Setting(f"rank {rank}, then rank 50, K2 = {K2}", {"generator_rank": rank}, K2, with_score=False)
-        for K2 in (50, 20, 500)
-        for rank in (2, LOW, 48)  # 50 would be one model twice, which has a schedule of its own
+        Setting(
+            f"rank {rank}, then the belief{' with features' if known else ''}, K2 = {K2}",
+            {"generator_rank": rank, "ranker": "belief"},
+            K2,
+            world={"item_features": known},
+            with_score=False,
+        )
+        for known in (False, True)
+        for rank in (2, LOW, 32)
+        for K2 in (20, 50, 200)
     ),
 )
 PLAIN, SCORED = ("independent", "baseline", "stacking", "joint"), ("stacking", "joint")
+BELIEF = (
+    "beliefs",
+    "independent",
+    "baseline",
+    "joint",
+)  # nothing of the belief is trained: stacking would be independent
 SUFFIX = " with the score"  # of a method whose re-ranker is given the generator's
 
 
@@ -81,13 +94,14 @@ class Gain:
 
 @dataclass(frozen=True)
 class SettingResult:
-    """What came of a setting: NDCG of every method; of each Joint its gain; and `single_stage`: the better of what the two
-    stages of Independent show alone, over all items."""
+    """What came of a setting: NDCG of every method, on all items and on items not clicked before; of each Joint its gain; and
+    `single_stage`: the better of what the two stages of Independent show alone, over all items."""
 
     name: str
     K2: int
     N: int
     ndcg: dict[str, Mean]
+    ndcg_new: dict[str, Mean]
     single_stage: float
     gains: tuple[Gain, ...]
 
@@ -98,7 +112,11 @@ def grids(experiment: ExperimentConfig, setting: Setting, **sizes: int) -> list[
         raise ConfigError("the study has its own stages: leave generator, ranker and their switches out.")
     N = max(round(sizes["impressions"] * setting.share), 1)
     asked = {**sizes, "impressions": [N], "candidates": [setting.K2], "references": False}
-    kinds = [(PLAIN, "off"), (SCORED, "stacked")][: 1 + setting.with_score]
+    switches = experiment.model_dump()
+    believes = setting.stages.get("ranker") == "belief"
+    if believes:
+        switches["learning"]["objective"] = "beliefs"
+    kinds = [(BELIEF if believes else PLAIN, "off"), (SCORED, "stacked")][: 1 + setting.with_score]
     return [
         validated(
             GridConfig,
@@ -106,7 +124,7 @@ def grids(experiment: ExperimentConfig, setting: Setting, **sizes: int) -> list[
                 **asked,
                 "methods": methods,
                 "experiment": {
-                    **experiment.model_dump(),
+                    **switches,
                     **setting.world,
                     "stages": {**setting.stages, "generator_score": score},
                 },
@@ -158,6 +176,7 @@ def result_of(setting: Setting, tables: list[Table]) -> SettingResult:
         K2=setting.K2,
         N=alone.N,
         ndcg={name: row.ndcg for name, row in rows.items()},
+        ndcg_new={name: row.ndcg_new for name, row in rows.items()},
         single_stage=float(np.nanmax([alone.generator_alone.mean, alone.ranker_alone.mean])),
         gains=tuple(gains),
     )

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.random import derive
+from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.scorer import Believed, generator_of
+from tandemrank.errors import ConfigError
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.experiments.stage_models import staged
@@ -21,7 +24,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.checkpoint import Epoch
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Methods
-from tandemrank.training.learning import believed_policy
+from tandemrank.training.learning import GENERATOR_RANK, believed_policy
 from tandemrank.training.loop import train
 from tandemrank.training.schedules import UNTRAINED, Method
 
@@ -45,16 +48,21 @@ def simulate_log(
     world: World, config: ExperimentConfig, N: int, seed: int, methods: Sequence[Method] = ("joint",)
 ) -> TrainerLog:
     """A log of N impressions of the production policy and its weights; beliefs where a method uses them."""
-    learning = config.learning
+    learning, task = config.learning, world.task
+    believes = UNTRAINED in methods or learning.objective == "beliefs" or config.stages.ranker == "belief"
+    if config.item_features and (task.item_features is None or not believes):
+        lacks = "no features of items" if believes else "no beliefs, which would use them"
+        raise ConfigError(f"item_features would have no effect: there are {lacks}. Leave it out.")
     log = counting.from_impressions(impressions(world, N, seed), world.task.vocabulary)
     since = time.perf_counter()
     found = prepare(
         log,
         learning,
-        needs_beliefs=UNTRAINED in methods or learning.objective == "beliefs",
+        needs_beliefs=believes,
         logging_policy=world.production,
         seed=derive(seed, "rho_0") % 2**32,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
+        features=Features.of(task.vocabulary, item=task.item_features) if config.item_features else None,
     )
     seconds = time.perf_counter() - since
     return TrainerLog(found, N, pairs_of(log, "clicked"), seconds)
@@ -76,10 +84,18 @@ class Trainer:
     def __init__(self, world: World, config: ExperimentConfig, log: TrainerLog, seed: int) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
         start, beliefs = start_policy(world, config, world.task.D), log.clicks.beliefs
+        untrained = None if beliefs is None else believed_policy(beliefs, start.vocabulary, K2=start.K2, K=start.K)
+        if config.stages.ranker == "belief":
+            assert untrained is not None  # `simulate_log` has fitted them
+            assert isinstance(untrained.ranker, Believed)
+            rank = config.stages.generator_rank or GENERATOR_RANK
+            start = untrained = replace(untrained, generator=generator_of(untrained.ranker, rank))
+        else:
+            start = staged(config.stages, start, world.task.item_features)
         # Nothing below may hold the trainer: a circle is freed late, with its log.
         self.methods = Methods(
-            staged(config.stages, start, world.task.item_features),
-            None if beliefs is None else believed_policy(beliefs, start.vocabulary, K2=start.K2, K=start.K),
+            start,
+            untrained,
             log.clicks.weights,
             world.theta,
             config.learning.training,

@@ -284,7 +284,7 @@ def interval_note(table: Table) -> str:
 
 
 def study(found: Sequence[SettingResult]) -> Sheet:
-    """A line per setting: NDCG of every method, and what Joint gains over its best rival."""
+    """A line per setting: NDCG of every method, on all items and on new ones, and what Joint gains over its best rival."""
     names = list(dict.fromkeys(name for one in found for name in one.ndcg))
     heads = ["generator, then re-ranker", "K2", "N", *map(label, names), "Single stage", "Joint less the best other"]
     rows = [
@@ -292,7 +292,10 @@ def study(found: Sequence[SettingResult]) -> Sheet:
             one.name,
             f"{one.K2}",
             count(one.N),
-            *(decimal(one.ndcg[name].mean) if name in one.ndcg else "–" for name in names),
+            *(
+                f"{decimal(one.ndcg[name].mean)} / {decimal(one.ndcg_new[name].mean)}" if name in one.ndcg else "–"
+                for name in names
+            ),
             decimal(one.single_stage),
             "\n".join(map(_gain, one.gains)),
         ]
