@@ -4,6 +4,7 @@
     estimate(policy, log)  what would a policy be worth, live?   compare(new, old, log)   and against another, or production?
     learn(log)             both stages from the clicks           decide(policies, log)    ship, canary or do not, and why
     load(folder)           a saved policy                        evaluate(policy, relevance, theta)   its worth by the truth
+    read(files)            a log, read once                      train(policy, data)      given stages, by one method
 
 The names below are the public API. Each is imported when it is first used, so `import tandemrank` itself is instant; the
 packages are described in docs/design.md, the symbols in docs/notation.md.
@@ -25,6 +26,9 @@ _HOME = {
     "examine": "clicks.examination",
     "learn": "training.learning",
     "load": "policies.two_stage",
+    "read": "logs.log",
+    "simulate": "clicks.simulation",
+    "train": "training.methods",
     "validate": "logs.validation",
     # a policy and what it is made of
     "Generator": "policies.own",
@@ -48,6 +52,7 @@ _HOME = {
     "Decision": "decisions.decision",
     "Evaluation": "experiments.evaluation",
     "ExaminationCurve": "clicks.examination",
+    "Log": "logs.sources",
     "Learned": "training.results",
     "Validation": "logs.validation",
     "Value": "offpolicy.values",
@@ -87,6 +92,7 @@ if TYPE_CHECKING:
     from tandemrank._base.ids import Vocabulary as Vocabulary
     from tandemrank.clicks.examination import ExaminationCurve as ExaminationCurve
     from tandemrank.clicks.examination import examine as examine
+    from tandemrank.clicks.simulation import simulate as simulate
     from tandemrank.decisions.decision import Decision as Decision
     from tandemrank.decisions.decision import decide as decide
     from tandemrank.experiments.config import ExperimentConfig as ExperimentConfig
@@ -94,6 +100,8 @@ if TYPE_CHECKING:
     from tandemrank.experiments.evaluation import Evaluation as Evaluation
     from tandemrank.experiments.evaluation import evaluate as evaluate
     from tandemrank.logs.details import Shadow as Shadow
+    from tandemrank.logs.log import read as read
+    from tandemrank.logs.sources import Log as Log
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
     from tandemrank.offpolicy.comparison import Comparison as Comparison
@@ -113,6 +121,7 @@ if TYPE_CHECKING:
     from tandemrank.training.config import LearningConfig as LearningConfig
     from tandemrank.training.config import TrainingConfig as TrainingConfig
     from tandemrank.training.learning import learn as learn
+    from tandemrank.training.methods import train as train
     from tandemrank.training.results import Learned as Learned
     from tandemrank.training.start import Start as Start
 else:

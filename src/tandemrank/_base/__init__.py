@@ -4,6 +4,7 @@
 - `ids`: outside ids and inside positions
 - `contexts`: the values of a context as texts
 - `random`: seeds that are derived, random keys, the streams of one seed
+- `results`: what every public result can do: print, plot, become a table, a page
 - `files`: writing in one piece, for others to read; never over what we did not write
 - `buckets`: files at a URL
 - `config`: configuration from a preset, a TOML file and single switches

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -26,6 +27,7 @@ from scipy.stats import beta
 from tandemrank._base.arguments import checked
 from tandemrank._base.files import Kind, as_json, regular, replacing
 from tandemrank._base.frames import UNREADABLE
+from tandemrank._base.results import Result
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.fitting import fit
 from tandemrank.clicks.models import examination_curve
@@ -39,8 +41,8 @@ BEST = 0.9  # of the queries, by their best item: what that is worth has the hig
 COLUMNS = ("query_id", "item_id", "rating")
 
 
-@dataclass(frozen=True)
-class Judgements:
+@dataclass(frozen=True, repr=False)
+class Judgements(Result):
     """The believed relevance of every pair that a log shows: clicks per examination, with an interval.
 
     `rows`: query_id, item_id, relevance, low, high, shown, clicks, and rating = (grades - 1) min(relevance / top, 1).
@@ -50,6 +52,13 @@ class Judgements:
     top: float
     grades: int
     level: float
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return self.rows.rename({"relevance": "value"}).to_dicts()
+
+    def to_frame(self) -> pl.DataFrame:
+        """Every pair."""
+        return self.rows
 
     def summary(self) -> dict[str, object]:
         """In a few numbers."""

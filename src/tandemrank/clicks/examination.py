@@ -21,6 +21,7 @@ the logarithms of neighbours are drawn to each other, as if their difference had
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from scipy.special import stdtrit
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine
+from tandemrank._base.results import Result, within
 from tandemrank.clicks.cells import CellCurve
 from tandemrank.clicks.models import SMALLEST
 from tandemrank.clicks.trust import Trust, trust_of
@@ -45,8 +47,8 @@ from tandemrank.logs.sums import merge
 GROUPS = 20  # of queries, for the jackknife
 
 
-@dataclass(frozen=True)
-class ExaminationCurve:
+@dataclass(frozen=True, repr=False)
+class ExaminationCurve(Result):
     """An examination curve relative to its first rank, with its interval and what it rests on.
 
     `pairs_compared` is the number of (query, item) pairs seen at two ranks or more, `clicks` the number of their clicks.
@@ -70,6 +72,22 @@ class ExaminationCurve:
     def curve(self) -> tuple[float, ...] | CellCurve:
         """What functions take as the examination."""
         return tuple(self.theta.tolist()) if self.cells is None else self.cells
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float64]:
+        """The curve itself: it stands wherever one is asked for."""
+        return np.array(self.theta, dtype=dtype)
+
+    def _lines(self) -> list[str]:
+        curve = ", ".join(f"{theta:.3f}" for theta in self.theta[:10])
+        return [
+            f"examination of ranks 1 to {len(self.theta)}: {curve}{', ...' if len(self.theta) > 10 else ''}",
+            f"last rank {within(self.low[-1], self.high[-1])} at {self.level:.0%}, from {self.clicks:,.0f} clicks on "
+            f"{self.pairs_compared:,} pairs that were shown at several ranks",
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        each = zip(self.theta.tolist(), self.low.tolist(), self.high.tolist(), strict=True)
+        return [{"rank": n, "theta": theta, "low": low, "high": high} for n, (theta, low, high) in enumerate(each, 1)]
 
 
 def _identified(pairs: Pairs) -> Pairs:

@@ -26,6 +26,7 @@ import numpy as np
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
+from tandemrank._base.results import Result, within
 from tandemrank.clicks.models import examination_curve
 from tandemrank.decisions import planning, segments
 from tandemrank.decisions.guardrails import CLICKS, Guardrail, check_guardrails, guardrail, segment_rails
@@ -106,9 +107,11 @@ class PolicyDecision:
         return vars(self) | {"worse_segments": worse, "comparison": self.comparison.summary()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Decision(Result):
     """What to do, with which policy (None: with none), why, and every policy that was looked at."""
+
+    drawn_by = "decision"
 
     call: Call
     chosen: str | None
@@ -126,6 +129,22 @@ class Decision:
     def exit_code(self) -> int:
         """0 ship, 3 canary, 4 do not."""
         return self.call.exit_code
+
+    def _lines(self) -> list[str]:
+        each = [
+            f"{row['policy']}: {row['call']}, {row['value']:+.3f} {within(row['low'], row['high'], '+')}"
+            for row in self._rows()
+        ]
+        return [f"{self.call}: {self.why}", f"{self.reward} per impression above {self.against}:", *each]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "policy": one.name, "call": one.call, "value": one.comparison.difference, "low": one.comparison.interval[0],
+                "high": one.comparison.interval[1], "lower_bound": one.lower_bound,
+            }
+            for one in self.candidates
+        ]  # fmt: skip
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""

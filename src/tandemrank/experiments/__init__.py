@@ -14,6 +14,24 @@
 - `live_loop`: the live loop: a server, users over HTTP, learning, the gate, a live verdict
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tandemrank._base.lazy import modules_of
 
+if TYPE_CHECKING:
+    from tandemrank.experiments.trainer import PaperWorld
+
 __getattr__ = modules_of(__name__)
+
+
+def paper(
+    data: str = "ml-1m", *, K2: int = 500, preset: str = "tandem", seed: int = 0, **switches: Any
+) -> "PaperWorld":
+    """The paper's experiment by hand: `start`, the policy that methods train; `log(N)`, clicks on production's lists; `truth`.
+
+    `data` as in the command `table`, such as the zip of MovieLens-1M; `preset`: "tandem", or "paper", its literal reading,
+    which takes far longer; `switches` of an experiment (docs/experiment.md) by their names.
+    """
+    from tandemrank.experiments.trainer import paper_world
+
+    return paper_world(data, K2, preset, seed, switches)

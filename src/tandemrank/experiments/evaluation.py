@@ -7,6 +7,7 @@ Every figure is kept per query, so two policies are compared by their paired dif
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from tandemrank._base.arguments import checked, matrix
 from tandemrank._base.ids import Vocabulary, checked_positions, plain_ids, positions_of, same_ids
+from tandemrank._base.results import Result, within
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
 from tandemrank.clicks.models import check_examination
@@ -29,6 +31,7 @@ from tandemrank.policies import features as tables
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, extended
+from tandemrank.training.loop import Trained
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +59,19 @@ def over_runs(values: Floats) -> Mean:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Truth:
+    """What a policy is evaluated by: relevance, the examination curve, and the queries that count.
+
+    Shapes: relevance [Q, D]; theta [K]; q [n].
+    """
+
+    relevance: csr_matrix
+    theta: Floats
+    q: NDArray[np.int64]
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
     """One policy on some queries; NaN for queries without a relevant document.
 
     ndcg: of the most likely list; ndcg_new: of the most likely list of items that the query has not clicked (`ndcg_of_new`),
@@ -72,6 +87,24 @@ class Evaluation:
     utility: Floats
     generator_alone: Floats
     ranker_alone: Floats
+
+    def summary(self) -> dict[str, Any]:
+        """The mean of every figure with its interval; one that is of no query is NaN."""
+        return {figure: getattr(self.figures(), figure) for figure in FIGURES}
+
+    def _lines(self) -> list[str]:
+        found = self.figures()
+        of = f" (means over {found.ndcg.n:,} queries)"
+        return [
+            f"NDCG {found.ndcg.mean:.3f} {within(found.ndcg.low, found.ndcg.high)}, recall of the candidates "
+            f"{found.recall_at_K2.mean:.3f}, clicks per list {found.utility.mean:.3f}{of}"
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {"figure": name, "value": one.mean, "low": one.low, "high": one.high, "queries": one.n}
+            for name, one in self.summary().items()
+        ]
 
     def figures(self) -> Figures:
         """The mean of every figure, with its interval."""
@@ -126,9 +159,9 @@ MOST_SAMPLES = 10**6  # lists that are drawn of a query
 
 @checked
 def evaluate(
-    policy: TwoStagePolicy,
-    relevance: csr_matrix,
-    theta: ArrayLike,
+    policy: TwoStagePolicy | Trained,
+    relevance: csr_matrix | Truth,
+    theta: ArrayLike | None = None,
     q: ArrayLike | None = None,
     *,
     samples: int = 20,
@@ -137,12 +170,17 @@ def evaluate(
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """All figures of one policy, a batch of queries at a time; those of new items need the pairs that were `clicked`.
-    `progress` hears how many queries are done.
+    `progress` hears how many queries are done. A `Truth` has relevance, curve and queries in one.
 
     Shapes: relevance, clicked [Q, D]; theta [K]; q [n], all queries by default.
     """
     if not 1 <= samples <= MOST_SAMPLES:
         raise ConfigError(f"samples: expected from 1 to {MOST_SAMPLES:,}; got {samples}.")
+    policy = policy.policy if isinstance(policy, Trained) else policy
+    if isinstance(relevance, Truth):
+        relevance, theta, q = relevance.relevance, relevance.theta, relevance.q
+    if theta is None:
+        raise ConfigError("theta: expected an examination curve, one number per rank; got None.")
     clicked = None if clicked is None else matrix("clicked", clicked)
     relevance = matrix("relevance", relevance, drop_zeros=True)  # an entry counts as a relevant document
     positions = np.arange(relevance.shape[0]) if q is None else checked_positions(q, relevance.shape[0], "queries")

@@ -35,12 +35,12 @@ from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.evaluation import difference, over_runs
 from tandemrank.experiments.results import (
     FIGURES,
+    Kept,
     Mean,
     NdcgDifference,
     PaperRow,
     Record,
     Reference,
-    Result,
     Row,
     Table,
     WorldFacts,
@@ -153,7 +153,7 @@ def _bytes(path: Path) -> bytes:
         return b""
 
 
-def read(path: Path, kind: type[Result]) -> Result | None:
+def read(path: Path, kind: type[Kept]) -> Kept | None:
     """What a file of the folder holds; None where it is not there, or damaged."""
     try:
         return from_json(kind, _bytes(path))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, JsonValue, TypeAdapter
 
+from tandemrank._base.results import Result, within
 from tandemrank.training.checkpoint import Epoch
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
@@ -31,6 +32,10 @@ class Mean:
 
 
 UNKNOWN = Mean()
+
+
+def _interval(found: Mean) -> dict[str, float]:
+    return {"value": found.mean, "low": found.low, "high": found.high}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +149,11 @@ class WorldFacts:
     seconds: Number
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Table(Result):
     """The result of a grid: everything that a report shows."""
+
+    drawn_by = "experiment"
 
     title: str
     command: str
@@ -158,6 +165,16 @@ class Table:
     differences: tuple[NdcgDifference, ...]
     curves: tuple[Curve, ...]
     paper: tuple[PaperRow, ...]
+
+    def _lines(self) -> list[str]:
+        each = [
+            f"K2 = {x['K2']}, N = {x['N']}, {x['method']}: {x['value']:.3f} {within(x['low'], x['high'])}"
+            for x in self._rows()
+        ]
+        return [f"{self.title}: NDCG on {self.world.data}", *each]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"K2": x.K2, "N": x.N, "method": x.method, **_interval(x.ndcg), "runs": x.runs} for x in self.rows]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -208,14 +225,22 @@ class FigureDifference(Mean):
     figure: Figure
 
 
-@dataclass(frozen=True)
-class Evaluated:
+@dataclass(frozen=True, repr=False)
+class Evaluated(Result):
     """Saved policies on the truth, and the first less each other one."""
 
     data: str
     policies: tuple[PolicyFigures, ...]
     differences: tuple[FigureDifference, ...]
     notes: tuple[str, ...] = ()
+
+    def _lines(self) -> list[str]:
+        each = [f"{x.policy}: NDCG {x.ndcg.mean:.3f} {within(x.ndcg.low, x.ndcg.high)}" for x in self.policies]
+        return [f"on {self.data}", *each, *self.notes]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        found = [(one.policy, figure, one.of(figure)) for one in self.policies for figure in FIGURES]
+        return [{"policy": name, "figure": figure, **_interval(x)} for name, figure, x in found]
 
 
 @dataclass(frozen=True)
@@ -230,14 +255,14 @@ class SimulatedLog:
     production: str
 
 
-Result = TypeVar("Result")
+Kept = TypeVar("Kept")
 
 _READERS: dict[object, TypeAdapter[Any]] = {}  # making one takes longer than reading a record
 
 
-def from_json(kind: type[Result], text: str | bytes) -> Result:
+def from_json(kind: type[Kept], text: str | bytes) -> Kept:
     """The result that a JSON text holds; a `ValueError` where it holds none."""
     if kind not in _READERS:
         _READERS[kind] = TypeAdapter(kind)
-    found: Result = _READERS[kind].validate_json(text)
+    found: Kept = _READERS[kind].validate_json(text)
     return found

@@ -3,19 +3,22 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.config import resolve
 from tandemrank._base.random import derive
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.scorer import Believed, generator_of
 from tandemrank.errors import ConfigError
-from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
+from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.experiments.evaluation import Evaluation, Truth, evaluate, ndcg
 from tandemrank.experiments.stage_models import staged
-from tandemrank.experiments.world import World, impressions, start_policy
+from tandemrank.experiments.world import World, build_world, impressions, load_task, start_policy
 from tandemrank.logs import counting
 from tandemrank.logs.pairs import pairs_of
 from tandemrank.offpolicy import logger
@@ -121,6 +124,40 @@ class Trainer:
             seed=derive(self.seed, "evaluation") % 2**32,
             clicked=self.log.clicked,
         )
+
+
+@dataclass(frozen=True)
+class PaperWorld:
+    """The paper's experiment, to train and evaluate by hand: `tr.experiments.paper`."""
+
+    world: World
+    config: ExperimentConfig
+    K2: int
+    seed: int
+
+    @cached_property
+    def start(self) -> TwoStagePolicy:
+        """Both stages before training, as production has them."""
+        policy = start_policy(self.world, self.config, self.K2)
+        return staged(self.config.stages, policy, self.world.task.item_features)
+
+    def log(self, N: int) -> TrainingData:
+        """What N impressions of production say, ready for `tr.train`."""
+        return simulate_log(self.world, self.config, N, self.seed, (UNTRAINED,)).clicks
+
+    @property
+    def truth(self) -> Truth:
+        """The true relevance, for `tr.evaluate`."""
+        return Truth(self.world.task.relevance, self.world.theta, self.world.q)
+
+
+def paper_world(data: str, K2: int, preset: str, seed: int, switches: dict[str, Any]) -> PaperWorld:
+    """The world of one run, its production policy made."""
+    if preset not in PRESETS:
+        raise ConfigError(f"preset: expected {' or '.join(PRESETS)}; got {preset!r}.")
+    config = resolve(ExperimentConfig, preset=PRESETS[preset], flags={"data": data, "candidates": K2, **switches})
+    run = derive(seed, "run", 0)
+    return PaperWorld(build_world(load_task(config), config, run), config, K2, run)
 
 
 def ndcg_of(policy: TwoStagePolicy, world: World) -> float:

@@ -11,6 +11,7 @@
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows, or a period of them; a problem by file and row
 - `json_lines`: JSON lines, line by line; plain Python values as columns
 - `reading`: a log becomes `Feedback`, here or on a cluster
+- `log`: `tr.read`: a log that was read once
 - `details`: a log whose rows are split by shadow lists, rewards and propensities
 - `writing`: a log as Parquet, its files marked as ours
 - `importers`: logs of other systems become logs of ours

@@ -33,6 +33,7 @@ from tandemrank.logs.sources import (
     describe,
     parts,
     paths,
+    plain_source,
     times_in,
 )
 from tandemrank.logs.sums import MIXED, check_alike, merge, push
@@ -115,6 +116,7 @@ def read_parts(
     how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, by=by, context=context)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
+    source = plain_source(source)
     if is_pandas(source):
         source = as_polars(source)  # once, since its values are converted one by one
     return _here(source, how.in_time([times_in(part) for part in parts(source)]) if times else how)
@@ -238,6 +240,7 @@ def _on_ray(source: Source, how: _How) -> LogParts:
 
     The files are refused in their order, whichever is read first.
     """
+    source = plain_source(source)
     period = source if isinstance(source, During) else None
     files_of = paths(source.log if isinstance(source, During) else source)
     here = [path.absolute() if isinstance(path, Path) else path for path in files_of]

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tandemrank._base import buckets
 from tandemrank._base.files import plain, regular
 from tandemrank._base.frames import UNREADABLE, PandasFrame, damage_of, from_pandas, is_pandas
+from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.checks import KnownFiles, KnownImpressions, impressions_of
@@ -72,11 +73,43 @@ class During:
         return frame.filter(self.inside(_times(frame)[first])[impression])
 
 
-Source = Files | During
 LogPart = str | Path | Frame | During
 
 MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Log(Result):
+    """A log that was read once, without a problem: where it is, and how large. Whatever takes a log takes it.
+
+    `clicks` and `impressions` are weighted where the log has weights.
+    """
+
+    source: Files | During
+    impressions: float
+    queries: int
+    items: int
+    clicks: float
+    list_length: int
+
+    def summary(self) -> dict[str, Any]:
+        where = [str(part) for part in parts(self.source) if isinstance(part, str | Path)]
+        return super().summary() | {"source": where or "a frame"}
+
+    def _lines(self) -> list[str]:
+        return [
+            f"a log of {self.impressions:,.0f} impressions and {self.clicks:,.0f} clicks: {self.queries:,} queries, "
+            f"{self.items:,} items, lists of up to {self.list_length}"
+        ]
+
+
+Source = Files | During | Log
+
+
+def plain_source(source: Source) -> Files | During:
+    """Where a log is."""
+    return source.source if isinstance(source, Log) else source
 
 
 @dataclass(frozen=True)
@@ -153,6 +186,7 @@ def is_frame(source: object) -> TypeGuard[Frame]:
 
 def parts(source: Source) -> Iterable[LogPart]:
     """The frame, or the files of a log, in their order."""
+    source = plain_source(source)
     if isinstance(source, During):
         return [replace(source, log=part) for part in parts(source.log)]
     return [source] if is_frame(source) else paths(source)

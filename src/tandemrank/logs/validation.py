@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from tandemrank._base.arguments import checked
 from tandemrank._base.files import plain, replacing
 from tandemrank._base.ids import IdRegistry
+from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import TOGETHER, impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
@@ -26,7 +28,7 @@ from tandemrank.logs.description import Answer, Description, PolicyCount, answer
 from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
 from tandemrank.logs.schema import NO_ROWS, Problem
 from tandemrank.logs.sessions import SessionCounter, SessionFacts, session_answer
-from tandemrank.logs.sources import Batch, Source, batches, describe
+from tandemrank.logs.sources import Batch, Source, batches, describe, plain_source
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
 MOST_ROWS = 3  # of a problem, that are named
@@ -43,8 +45,8 @@ class Found:
     message: str
 
 
-@dataclass(frozen=True)
-class Validation:
+@dataclass(frozen=True, repr=False)
+class Validation(Result):
     """The outcome: `problems` (none: the log is fit), the impressions given and those without a problem, what it is.
 
     `sessions`: where impressions have a session_id.
@@ -59,6 +61,24 @@ class Validation:
     log: Description | None
     answers: tuple[Answer, ...]
     sessions: SessionFacts | None = None
+
+    def _lines(self) -> list[str]:
+        wrong = [
+            f"{one.file}{f', row {one.rows[0]}' if one.rows else ''}{f', column {one.column}' if one.column else ''}: "
+            f"{one.message} ({one.count or 'the whole file'})"
+            for one in self.problems
+        ]
+        fit = "fit" if self.fit else f"not fit: {len(wrong)} problem{'s' if len(wrong) > 1 else ''}"
+        size = (
+            ""
+            if self.log is None
+            else f", {self.log.queries:,} queries, {self.log.items:,} items, {self.log.clicks:,} clicks"
+        )
+        can = [f"{'yes' if one.possible else 'no'}: {one.question} ({one.why})" for one in self.answers]
+        return [f"{fit}; {self.usable:,} of {self.impressions:,} impressions can be used{size}", *wrong, *can]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [vars(one) for one in self.answers]
 
 
 @dataclass(frozen=True)
@@ -196,6 +216,7 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
     An impression counts under the first problem it has, so kept and dropped add up. Refuses what leaving out
     impressions cannot fix: an unreadable file, missing columns, propensities in some files only, nothing left.
     """
+    source = plain_source(source)
     given = [source] if isinstance(source, str | Path) else source if isinstance(source, list | tuple) else []
     given = [plain(p) for p in given]
     real = Path(os.path.realpath(path))  # unlike `resolve` it takes links that lead round in a circle

@@ -5,10 +5,12 @@ divided by what its weights find too much.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.results import Result, within
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
@@ -32,8 +34,8 @@ Floats = NDArray[np.float64]
 FREQUENCIES = ((1, 2), (3, 9), (10, None))  # impressions of a query in the whole log, from and to
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Result):
     """Two sides on one log: what they have in common cancels.
 
     `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`. `lower_bound`:
@@ -50,6 +52,28 @@ class Comparison:
     lower_bound: float | None
     verdict: Verdict
     reasons: tuple[str, ...]
+
+    def _lines(self) -> list[str]:
+        said = f"{self.verdict}: {'; '.join(self.reasons)}"
+        if self.verdict == Verdict.REFUSE:
+            return [said]
+        bound = "no bound" if self.lower_bound is None else f"at least {self.lower_bound:+.3f}"
+        return [
+            f"{self.difference:+.3f} {self.new.unit} {within(*self.interval, '+')}, {self.new.sample.level:.0%}",
+            f"new {self.new.value:.3f}, old {self.old.value:.3f}; {bound}",
+            said,
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        found = self.to_dict()
+        sides = (("new", found["new"], "value"), ("old", found["old"], "value"), ("difference", found, "difference"))
+        return [
+            {
+                "side": side, "value": x[name], **dict(zip(("low", "high"), x["interval"] or (None, None), strict=True)),
+                "lower_bound": x["lower_bound"], "verdict": x["verdict"],
+            }
+            for side, x, name in sides
+        ]  # fmt: skip
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tandemrank._base.arguments import checked
+from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
@@ -56,14 +57,28 @@ class CandidateCount:
     ranker_loss: Loss | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidateCurve:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CandidateCurve(Result):
     """The value against the number of candidates, fewest first. `everything`: of the re-ranker over all items."""
+
+    drawn_by = "how_many"
 
     counts: tuple[CandidateCount, ...]
     everything: float | None
     verdict: Verdict
     reasons: tuple[str, ...]
+
+    def _lines(self) -> list[str]:
+        return [self.sentence, f"{self.verdict}: {'; '.join(self.reasons)}"]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "candidates": one.candidates, "value": one.value, "low": one.interval[0], "high": one.interval[1],
+                "kept": one.kept, "seconds": one.seconds,
+            }
+            for one in self.counts
+        ]  # fmt: skip
 
     @property
     def enough(self) -> CandidateCount:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.random import derive
-from tandemrank.errors import ConfigError
+from tandemrank.errors import ConfigError, shortened
 from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
@@ -86,7 +86,9 @@ def estimate_all(
     done, those of all policies added up.
     """
     if wrong := [side for side in sides if not isinstance(side, Shown | Shadow) and not _is_production(side)]:
-        raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; got {wrong[0]!r}. Load a saved policy first.')
+        raise ConfigError(
+            f'expected a TwoStagePolicy or "{PRODUCTION}"; got {shortened(wrong[0])}. Load a saved policy first.'
+        )
     shown = [side for side in sides if isinstance(side, Shown)]
     if shadows := [side for side in sides if isinstance(side, Shadow)]:
         if shown:

@@ -8,11 +8,12 @@ default about these queries: what other impressions of them would have given (`u
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.results import Result, within
 from tandemrank.clicks.examination import Behaviour
 from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.feedback import Feedback
@@ -109,8 +110,8 @@ class Unknown:
         return {f"unknown_{name}": value for name, value in vars(self).items() if name != "as_production"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Value:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Value(Result):
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
 
     `estimate`: query by query. `verdict`: may it be believed, with `reasons`. `estimator` and `propensity`: the kinds that were
@@ -185,6 +186,28 @@ class Value:
             scale = 1.0 if self.reward is None else self.reward.scale
             rests_on = replace(bounds.value_sums(self.weights, self.log, most=most_clicks(self.log)), scale=scale)
         return max(0.0, min(rests_on.lower_bound(self.sample.level) / self.excess, self.value))
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return f"{'clicks' if self.reward is None else self.reward.name} per impression"
+
+    def _lines(self) -> list[str]:
+        said = f"{self.verdict}: {'; '.join(self.reasons)}"
+        if self.verdict == Verdict.REFUSE:
+            return [said]
+        by = "as the log shows it" if self.estimator is None else f"{self.estimator}, {self.propensity} propensities"
+        return [
+            f"{self.value:.3f} {self.unit} {within(*self.interval)}, {self.sample.level:.0%} ({by})",
+            f"at least {self.lower_bound:.3f}",
+            said,
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        found = self.to_dict()
+        low, high = found["interval"] or (None, None)
+        plain = {name: x for name, x in found.items() if not isinstance(x, list | dict) and name != "interval"}
+        return [{"value": None, "low": low, "high": high} | plain]
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values; of an answer that is refused no figures, but what it rests on."""

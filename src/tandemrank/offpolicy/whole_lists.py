@@ -10,6 +10,7 @@ policy that drew the log G is counted in it: each X_i = r_i 1_i' G^+ q is then a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import IdRegistry, Vocabulary, positions_of
 from tandemrank._base.random import Stream, random_keys
+from tandemrank._base.results import Result, within
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import examine
 from tandemrank.logs.schema import is_long
@@ -31,8 +33,8 @@ LARGEST = 400  # (rank, item) of a query: a matrix of so many rows has a pseudo-
 DRAWS = 4000  # lists of a query, by which a policy's chances are known
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListValue:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ListValue(Result):
     """What a policy would be worth by a reward of the whole list, and production, per impression.
 
     `unsupported`: the share of what it would show where the logger's lists say nothing of it, and its reward counts as 0.
@@ -50,6 +52,17 @@ class ListValue:
     unsupported: float
     queries: int
     impressions: float
+
+    def _lines(self) -> list[str]:
+        return [
+            f"{self.value:.3f} {self.reward} per impression {within(*self.interval)}; production {self.production:.3f}",
+            f"difference {self.difference:+.3f} {within(*self.difference_interval, '+')}",
+            f"{self.verdict}: {'; '.join(self.reasons)}",
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        sides = (("policy", self.value, self.interval), ("difference", self.difference, self.difference_interval))
+        return [{"side": side, "value": value, "low": low, "high": high} for side, value, (low, high) in sides]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tandemrank._base import cluster, random
 from tandemrank._base.arguments import checked, matrix
 from tandemrank._base.cluster import Engine
 from tandemrank._base.contexts import Value, named
-from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
+from tandemrank._base.ids import Id, Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import race
@@ -35,7 +35,7 @@ def default_candidates(D: int, K: int) -> int:
     return max(min(CANDIDATES, D), K)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TwoStagePolicy:
     """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D.
 
@@ -48,6 +48,13 @@ class TwoStagePolicy:
     K: int
     vocabulary: Vocabulary
     trained_on: str | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
+        stages = f"generator {self.generator.kind} picks {self.K2:,} of {D:,} items, re-ranker {self.ranker.kind} shows"
+        if self.K2 == D:
+            stages = f"one stage {self.ranker.kind}, of {D:,} items shows"
+        return f"a policy for {Q:,} queries: {stages} {self.K}"
 
     def __post_init__(self) -> None:
         for name, kind in (("generator", Scorer), ("ranker", Scorer), ("vocabulary", Vocabulary)):
@@ -146,7 +153,7 @@ class TwoStagePolicy:
     @checked
     def recommend(
         self,
-        query_ids: Ids | None = None,
+        query_ids: Ids | Id | None = None,
         *,
         exclude: csr_matrix | pl.DataFrame | None = None,
         sample: bool = False,
@@ -157,7 +164,7 @@ class TwoStagePolicy:
         pair_features: FeatureSource | None = None,
         context: Mapping[str, Value] | None = None,
     ) -> pl.DataFrame:
-        """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
+        """The most likely list in outside ids, of one query or of several: a row each, `query_id` and `items`, top first.
 
         `unknown`: what a query gets that the policy does not know: the list of the average query, where the policy has one and
         else a refusal; a refusal; or an empty list.
@@ -175,7 +182,7 @@ class TwoStagePolicy:
         if larger is not self:
             return larger.recommend(query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown)
         known = self.vocabulary.query_ids
-        ids = known.alias("query_id") if query_ids is None else id_series("query_id", query_ids)
+        ids = known.alias("query_id") if query_ids is None else id_series("query_id", _several(query_ids))
         if not len(ids):
             ids = ids.cast(known.dtype)
         pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
@@ -412,6 +419,11 @@ class TwoStagePolicy:
         return TwoStagePolicy(
             copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
         )
+
+
+def _several(ids: Ids | Id) -> Ids:
+    """Ids, of which there may be one."""
+    return [ids] if isinstance(ids, int) else [ids] if isinstance(ids, str) else ids
 
 
 def _exposures(

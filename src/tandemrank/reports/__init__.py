@@ -9,6 +9,7 @@
 - `how_many`: value and cost against the number of candidates
 - `live_loop`: the live loop: clicks over time, and every round
 - `training`: the report of a training from an own log
+- `results`: the figure and the page of results that have no page of their own
 """
 
 from tandemrank._base.lazy import modules_of

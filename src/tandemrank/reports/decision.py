@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from tandemrank.decisions.decision import Call, Decision, PolicyDecision, guessed
 from tandemrank.offpolicy.verdicts import Verdict
@@ -10,6 +11,9 @@ from tandemrank.reports.figures import Dot
 from tandemrank.reports.page import Report, Section
 from tandemrank.reports.style import THEME
 from tandemrank.reports.words import Sheet, bracket, decimal, label, listed, signed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = {Call.SHIP: "method-2", Call.CANARY: "method-4", Call.DO_NOT: "method-1"}
 WORDS = {
@@ -82,6 +86,12 @@ def _numbers(one: PolicyDecision) -> tuple[str, str, str]:
         return "–", "–", "–"
     bound = "–" if one.lower_bound is None else signed(one.lower_bound)
     return signed(found.difference), bracket(*found.interval, signed), bound
+
+
+def plot(decision: Decision) -> "Figure":
+    """Every policy's difference with its interval and bound."""
+    above = f"{decision.reward} per impression above {decision.against}"
+    return figures.dots(_policy_dots(decision), above, asked=decision.at_least)
 
 
 def report(decision: Decision, *, command: str = "") -> Report:

@@ -27,6 +27,7 @@ from tandemrank.reports.words import (
 from tandemrank.training.schedules import UNTRAINED
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
     from rich.table import Table as RichTable
 
 MEASURES: dict[Figure, str] = {
@@ -54,6 +55,11 @@ FULL_INFORMATION = (
     " Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
     "with a memory may be ahead."
 )
+
+
+def plot(table: Table) -> "Drawing":
+    """NDCG of every method against the length of the log, a panel for each number of candidates."""
+    return figures.against(table, 1)
 
 
 def report(table: Table) -> Report:

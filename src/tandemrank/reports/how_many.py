@@ -54,7 +54,7 @@ def notes(found: CandidateCurve) -> list[str]:
 def report(found: CandidateCurve, *, command: str = "") -> Report:
     """One page."""
     sections = [
-        page.figure("Value and cost", value_and_cost, found, caption=CAPTION),
+        page.figure("Value and cost", plot, found, caption=CAPTION),
         Section(title="Every number of candidates", sentences=notes(found), sheet=counts(found)),
         page.reproduce(command),
     ]
@@ -62,7 +62,7 @@ def report(found: CandidateCurve, *, command: str = "") -> Report:
 
 
 @style.styled
-def value_and_cost(found: CandidateCurve) -> "Figure":
+def plot(found: CandidateCurve) -> "Figure":
     """The value with its intervals, and the seconds of the re-ranker."""
     figure, axes = style.panels(1, 1, 3.2)
     axis, x = axes[0, 0], [one.candidates for one in found.counts]

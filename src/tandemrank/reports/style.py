@@ -63,10 +63,14 @@ def styled(draw: "Callable[Arguments, Figure]") -> "Callable[Arguments, Figure]"
 
 
 def panels(rows: int, columns: int, height: float, **options: Any) -> "tuple[Figure, Any]":
-    """A figure of our width with rows x columns axes."""
+    """A figure of our width with rows x columns axes; a notebook shows it as SVG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    class Shown(Figure):
+        def _repr_svg_(self) -> str:
+            return svg(self)
+
+    figure = Shown(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
@@ -24,6 +24,9 @@ from tandemrank.reports.style import look_of
 from tandemrank.reports.words import Sheet, bracket, decimal, label, listed, signed, switch_sheet
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.results import Difference, Learned, are_same_policy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TRAINING = Kind("training")
 TITLE = "{} per impression, and the gain over production, on impressions that were kept for this"
@@ -215,6 +218,11 @@ def made(learned: Learned) -> str:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+def plot(learned: Learned) -> "Figure":
+    """Production and every method with their intervals."""
+    return figures.dots(_dots(learned), f"{learned.reward} per impression", asked=None)
+
+
 def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
     """What the log is, what each policy is worth, how training went, every switch."""
     title = "Both stages, trained from a click log" if learned.was_trained else "What a click log says"
@@ -223,7 +231,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
     worth = Section(
         title=f"{label(learned.reward)} per impression",
         sheet=values(learned),
-        draw=lambda: figures.dots(_dots(learned), f"{learned.reward} per impression", asked=None),
+        draw=lambda: plot(learned),
         caption=f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing "
         "before has seen; production's is what these impressions show.",
     )

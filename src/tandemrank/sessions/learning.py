@@ -19,6 +19,7 @@ from tandemrank._base import random
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank._base.random import derive
+from tandemrank._base.results import Result
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.scorer import Believed
@@ -48,8 +49,8 @@ Whole = NDArray[np.int64]
 MOST_HELD = 2**25  # relevances of states and items that are kept from step to step
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnedSessions:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LearnedSessions(Result):
     """What came of a log of sessions: for each method the policy and its value on sessions that nothing before has seen."""
 
     config: LearningConfig
@@ -65,6 +66,13 @@ class LearnedSessions:
     def policy(self) -> TwoStagePolicy:
         """The policy of the first method."""
         return next(iter(self.trained.values())).policy
+
+    def _lines(self) -> list[str]:
+        each = [f"{method}: {line}" for method, value in self.values.items() for line in value._lines()]
+        return [f"learned from {self.sessions[0]:,} sessions, valued on {self.sessions[1]:,} others", *each]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"method": name, **one._rows()[0]} for name, one in self.values.items()]
 
     def summary(self) -> dict[str, Any]:
         """Everything but the policies themselves, as plain names and values."""

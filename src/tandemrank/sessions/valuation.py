@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
+from tandemrank._base.results import Result, within
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback, exposure, fingerprint
 from tandemrank.logs.sessions import SOME_CLICKS
@@ -65,8 +66,8 @@ class StepSupport:
         return f"at step {self.step} the weights leave {self.effective:.0f} effective of {self.sessions:,} sessions"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionValue:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SessionValue(Result):
     """Clicks per session, of the first `horizon` steps, a step later counting `discount` times as much.
 
     `production`: those of the log. `supported`: down to which step the log supports the policy. `asked_by`: whether the policy
@@ -97,6 +98,17 @@ class SessionValue:
         """Over sessions, normal."""
         low, high = normal_interval(self.value, self.standard_error, self.level)
         return max(low, 0.0), max(high, 0.0)
+
+    def _lines(self) -> list[str]:
+        return [
+            f"{self.value:.3f} clicks per session {within(*self.interval)}, {self.level:.0%}; production {self.production:.3f}",
+            f"at least {self.lower_bound:.3f}; {self.sessions:,} sessions of up to {self.horizon} steps",
+            f"{self.verdict}: {'; '.join(self.reasons)}",
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        plain = {name: x for name, x in self.to_dict().items() if not isinstance(x, list | dict)}
+        return [{"value": self.value, "low": self.interval[0], "high": self.interval[1]} | plain]
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""

@@ -9,6 +9,7 @@
 - `choosing`: whether training the generator pays, by what the beliefs expect
 - `schedules`: the methods as data; whether a phase begins from the mean of both stages
 - `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
+- `methods`: `train`: one method from a policy
 - `loop`: the loop, its learning rates falling; `objective`: what a minibatch improves; `steps`: how parameters move
 - `checkpoint`: where a training stands, its epochs so far, and all of it on disk
 - `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster

@@ -34,13 +34,14 @@ from tandemrank.training.weights import Weights, belief_weights, click_weights
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a log says: weights for training, lists of each query, its curve by rank, propensities, and the beliefs where they
-    are used."""
+    """What a log says: weights for training, lists of each query, its curve by rank, propensities, the switches, and the
+    beliefs where they are used."""
 
     weights: csr_matrix | Weights
     impressions: NDArray[np.float64]
     theta: NDArray[np.float64]
     propensities: Resolved
+    config: LearningConfig
     beliefs: Beliefs | None = None
 
 
@@ -83,7 +84,7 @@ def prepare(
     impressions, theta = train_log.impressions.astype(np.float64), by_rank(train_log, config.theta)
     clicks = train_log.by_own_propensity() if used.kind == "logged" else train_log
     if config.objective == "ips" and not needs_beliefs:
-        return TrainingData(click_weights(used.rho_0, clicks), impressions, theta, used)
+        return TrainingData(click_weights(used.rho_0, clicks), impressions, theta, used, config)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of([part.less(config.offset) for part in times or [train_log]], config.theta)
     fitted = partial(
@@ -99,7 +100,9 @@ def prepare(
         beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
     weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs, K2)
-    return TrainingData(weights, impressions, theta, used, beliefs)
+    return TrainingData(
+        weights=weights, impressions=impressions, theta=theta, propensities=used, config=config, beliefs=beliefs
+    )
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:

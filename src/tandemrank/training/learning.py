@@ -11,17 +11,18 @@ is trained for its re-ranker where the beliefs expect that to pay (`choosing`).
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import nn
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
+from tandemrank._base.config import resolve, switch_values
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.beliefs.belief import Beliefs
@@ -31,7 +32,8 @@ from tandemrank.beliefs.model_fit import KINDS, learners
 from tandemrank.beliefs.scorer import generator_of, ranker_of
 from tandemrank.beliefs.worth import by_worth
 from tandemrank.clicks.cells import CellCurve
-from tandemrank.clicks.examination import Behaviour, behaviour
+from tandemrank.clicks.examination import Behaviour, ExaminationCurve, behaviour
+from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.contexts import check_columns
 from tandemrank.logs.counting import WHOLE
@@ -139,6 +141,7 @@ def learn(
     method: str | None = None,
     methods: Sequence[str] | None = None,
     start: Start | None = None,
+    theta: ArrayLike | ExaminationCurve | None = None,
     logging_policy: TwoStagePolicy | None = None,
     seed: int = 0,
     checkpoints: str | Path | None = None,
@@ -146,6 +149,7 @@ def learn(
     engine: Engine = "local",
     listener: Listener | None = None,
     reward: str | None = None,
+    **switches: Any,
 ) -> Learned:
     """Learns both stages from a click log alone, and values them on impressions that nothing before has seen.
 
@@ -160,8 +164,10 @@ def learn(
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints. `reward`: the column of the
     log with what clicked items were worth, which is learned and valued in place of clicks: what the log is believed to say of a
-    click, times what a click on the item is worth. Nothing is trained then.
+    click, times what a click on the item is worth. Nothing is trained then. `theta`: the examination curve, as `examine` gives
+    it. Other keywords are switches (`candidates=500`, `epochs=5`) and what a `Start` has (`item_features=frame`).
     """
+    config, start = _by_keyword(config, start, theta, switches)
     plan = planned(
         log,
         _with_context(config or LearningConfig(), context),
@@ -228,6 +234,23 @@ def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
     if method is not None:
         return [method]
     return [AUTO] if methods is None else list(methods)
+
+
+def _by_keyword(
+    config: LearningConfig | None,
+    start: Start | None,
+    theta: ArrayLike | ExaminationCurve | None,
+    switches: dict[str, Any],
+) -> tuple[LearningConfig, Start]:
+    """The switches and what to start from, with those that came as keywords."""
+    of_start = {field.name: switches.pop(field.name) for field in fields(Start) if field.name in switches}
+    start = replace(start or Start(), **of_start)
+    if theta is not None:
+        own = theta.curve if isinstance(theta, ExaminationCurve) else tuple(check_examination(theta).tolist())
+        switches["examination"] = own
+    if not switches:
+        return config or LearningConfig(), start
+    return resolve(LearningConfig, preset=switch_values(config or LearningConfig()), flags=switches), start
 
 
 def _with_context(config: LearningConfig, context: Sequence[str] | None) -> LearningConfig:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from scipy.sparse import csr_matrix, issparse
 from torch import Tensor
 
 from tandemrank._base.files import check_target
+from tandemrank._base.results import Result
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -36,14 +38,23 @@ Tell = Callable[[Progress], None]
 Watch = Callable[[TwoStagePolicy], dict[str, float]]
 
 
-@dataclass(frozen=True)
-class Trained:
+@dataclass(frozen=True, repr=False)
+class Trained(Result):
     """A trained policy and how it came about; `stays`: it keeps what each query was shown, since its log cannot speak of other
     items (`valuing`)."""
 
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
     stays: bool = False
+
+    def summary(self) -> dict[str, Any]:
+        return {"policy": repr(self.policy), "history": self.history, "stays": self.stays, "seconds": self.seconds}
+
+    def _lines(self) -> list[str]:
+        return [f"trained in {len(self.history)} epochs: {self.policy!r}"]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [epoch._asdict() for epoch in self.history]
 
     @property
     def seconds(self) -> float:

@@ -4,11 +4,14 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
+from tandemrank._base.results import Result, within
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.clicks.examination import Behaviour
+from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
 from tandemrank.offpolicy.logger import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
+from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import LearningConfig
@@ -41,12 +44,14 @@ class Difference:
         }
 
 
-@dataclass(frozen=True)
-class Learned:
+@dataclass(frozen=True, repr=False)
+class Learned(Result):
     """What came of a log: for each method the policy, its history and its value; production; the differences.
 
     `config` is complete, with what the log decided; `propensity` says which kind was used.
     """
+
+    drawn_by = "training"
 
     config: LearningConfig
     start: Start
@@ -79,6 +84,35 @@ class Learned:
     def policy(self) -> TwoStagePolicy:
         """The policy of the first method."""
         return next(iter(self.trained.values())).policy
+
+    def compare(self, method: Method | None = None) -> Comparison:
+        """A method, by default the first, against production."""
+        chosen = next(iter(self.values)) if method is None else method
+        if chosen not in self.values:
+            raise ConfigError(f"method: expected one of {', '.join(self.values)}; got {method!r}.")
+        return next(x.comparison for x in self.differences if (x.method, x.against) == (chosen, PRODUCTION))
+
+    def _lines(self) -> list[str]:
+        first, log = next(iter(self.values)), self.log
+        size = f"{log.train:,.0f} impressions, valued on {log.evaluation:,.0f} others"
+        value, gain = self.values[first], self.compare()
+        what = [f"learned from {size}, by {self.propensity} propensities", f"{first}: {self.policy!r}"]
+        said = f"verdict  {value.verdict}: {'; '.join(value.reasons)}"
+        if gain.verdict == Verdict.REFUSE:
+            return [*what, said]
+        bound = "not known" if gain.lower_bound is None else f"{gain.lower_bound:+.3f}"
+        return [
+            *what,
+            f"value    {value.value:.3f} {value.unit} {within(*value.interval)}; production {self.production.value:.3f}",
+            f"gain     {gain.difference:+.3f} {within(*gain.interval, '+')}",
+            f"at least {bound}",
+            said,
+            *(f"{name}: {other._lines()[0]}" for name, other in list(self.values.items())[1:]),
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        sides: dict[str, Value] = {PRODUCTION: self.production} | {str(name): x for name, x in self.values.items()}
+        return [{"method": name, **one._rows()[0]} for name, one in sides.items()]
 
     def summary(self) -> dict[str, Any]:
         """Everything but the policies themselves, as plain names and values."""
