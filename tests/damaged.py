@@ -652,7 +652,6 @@ USAGE = {
     "recommendations with a seed and nothing drawn": ["recommend", "POLICY", "--seed", "3"],
     "recommendations drawn without some": ["recommend", "POLICY", "--sample", "--exclude", "clicked", "--logs", "LOG"],
     "recommendations to queries in words": ["recommend", "POLICY", "--queries", "1,two"],
-    "recommendations to unknown queries": ["recommend", "POLICY", "--queries", "999999"],
     "recommendations to queries of a file that is not there": ["recommend", "POLICY", "--queries", "nothing.parquet"],
     "recommendations over the log": ["recommend", "POLICY", "--out", "LOG"],
     "too long a name of recommendations": ["recommend", "POLICY", "--out", LONG_NAME],

@@ -110,7 +110,8 @@ COMMAND = "tandemrank learn --logs 'a <b>'"
 
 
 def with_gap(size: float, verdict: Verdict) -> str:
-    [sentence] = training.sentences(replace(LEARNED, differences=(gap("joint", "production", size, verdict),)))
+    sentence, decision = training.sentences(replace(LEARNED, differences=(gap("joint", "production", size, verdict),)))
+    assert decision.startswith("Decision on Joint: ")
     return sentence
 
 
@@ -123,13 +124,15 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
     doubted = gap("joint", "production", 0.4, CARE)
     new = replace(doubted.comparison.new, verdict=CARE, reasons=("clicks are few", "and more"))
     doubted = replace(doubted, comparison=replace(doubted.comparison, new=new))
-    [sentence] = training.sentences(replace(LEARNED, differences=(doubted,)))
+    sentence, _ = training.sentences(replace(LEARNED, differences=(doubted,)))
     assert sentence.endswith("per impression; use it with care: clicks are few.")
-    refused = training.sentences(LEARNED)[1:]
+    refused = training.sentences(LEARNED)[1:3]
     assert refused == [
         "Baseline against production cannot be answered from this log: because <of> this.",
         "Joint against baseline cannot be answered from this log: because <of> this.",
     ]
+    last = "Decision on Baseline: do not. Cannot be answered from this log: because <of> this."
+    assert training.sentences(LEARNED)[-1] == last
 
 
 def test_nobody_is_said_to_be_harmed_by_a_value_that_is_refused() -> None:
@@ -169,12 +172,11 @@ def test_learning_curves_are_of_the_objective() -> None:
     assert right.lines[2].get_xydata()[0].tolist() == [5, 0.3]  # the second phase follows the first
 
 
-def test_a_value_that_cannot_be_answered_is_hollow() -> None:
+def test_a_value_that_cannot_be_answered_is_not_drawn() -> None:
     found = training._dots(LEARNED)
-    assert [(one.name, one.hollow) for one in found] == [("Production", False), ("Joint", False), ("Baseline", True)]
+    assert [one.name for one in found] == ["Production", "Joint"]
     axis = figures.dots(found, "clicks").axes[0]
-    drawn = [line for line in axis.lines if line.get_marker() == "o"]
-    assert [line.get_markerfacecolor() != line.get_color() for line in drawn] == [False, False, True]
+    assert len([line for line in axis.lines if line.get_marker() == "o"]) == 2
 
 
 def test_the_table_for_a_terminal() -> None:

@@ -92,9 +92,9 @@ def test_serve_estimate_and_evaluate_answer_a_new_query(kind, policies) -> None:
         items=pl.col("items").list.eval(pl.when(pl.element() == 5).then(NEW).otherwise(pl.element()))
     )
     value = tr.estimate(extended(policy, item_features=NEW_ITEM), log, propensity="frequency", samples=4)
-    assert "are of queries that a policy does not know: valued as the average query" in value.reasons[-1]
+    assert any("the policy does not know, valued as the average query" in reason for reason in value.reasons)
     known = tr.estimate(extended(policy, query_features=NEW_QUERY), log, propensity="frequency", samples=4)
-    assert "does not know" not in known.reasons[-1]
+    assert not any("queries that the policy does not know" in reason for reason in known.reasons)
     ids = tr.Vocabulary([3, 4, NEW], [*range(D), NEW])
     truth = csr_matrix(RELEVANCE[[3, 4, -1]].astype(np.float32))
     tables = {"query_features": NEW_QUERY, "item_features": NEW_ITEM}

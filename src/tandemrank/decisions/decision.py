@@ -256,8 +256,9 @@ def _by(
     return by_reward(values, log, name)
 
 
-def call_of(new: Value, production: Value) -> tuple[Call, str]:
+def call_of(found: Comparison) -> tuple[Call, str]:
     """What `decide` says of one policy against production, and why, of values that are there already."""
+    new, production = found.new, found.old
     rules = Rules(
         at_least=0.0,
         level=new.sample.level,
@@ -267,7 +268,7 @@ def call_of(new: Value, production: Value) -> tuple[Call, str]:
         against=PRODUCTION,
         varies=drawn_anew(new.log),
     )
-    return _call(compare_values(new, production), planning.at_least(new, production, rules).bound, rules)
+    return _call(found, planning.at_least(new, production, rules).bound, rules)
 
 
 def _check(
@@ -423,7 +424,7 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
 
 def _worst_reason(comparison: Comparison) -> str:
     """Why the log cannot tell, and what it says nevertheless."""
-    reasons = [reason.removeprefix("new: ") for reason in comparison.reasons]
+    reasons = [reason.removeprefix("new: ") for reason in comparison.reasons or comparison.new.reasons]
     return "; ".join([reasons[0], *[reason for reason in reasons[1:] if "never shown are worth" in reason]])
 
 

@@ -90,8 +90,9 @@ def sentences(learned: Learned) -> list[str]:
 def _calls(learned: Learned) -> list[str]:
     """What `decide` says of every method that may replace production, by the same values."""
     kept = {method for method, gate in learned.gates.items() if gate.kept_production}
-    found = {m: call_of(value, learned.production) for m, value in learned.values.items() if m not in kept}
-    return [f"Decision on {label(method)}: {call}. {label(why)}." for method, (call, why) in found.items()]
+    gaps = [one for one in learned.differences if one.against == PRODUCTION and one.method not in kept]
+    found = [(one.method, *call_of(one.comparison)) for one in gaps]
+    return [f"Decision on {label(method)}: {call}. {label(why)}." for method, call, why in found]
 
 
 def _chosen(learned: Learned) -> list[str]:
