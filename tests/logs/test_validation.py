@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -9,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
+from typer.testing import CliRunner
 
 from malformed import long_columns, wide_columns
 from random_logs import long_logs, wide_logs
 from tandemrank._base.ids import Vocabulary
+from tandemrank.cli.main import app
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, TandemRankError
 from tandemrank.logs import pairs, reading, validation, writing
@@ -349,3 +353,18 @@ def test_any_bytes_are_a_log_or_a_problem(tmp_path_factory, data):
     else:
         with pytest.raises(LogError):
             reading.read(path)
+
+
+def test_a_table_with_other_names_is_told_the_import_that_fits(tmp_path: Path) -> None:
+    table = {"request_id": [1, 1], "user": [7, 7], "sku": [3, 4], "rank": [1, 2], "Clicked": [0, 1]}
+    pl.DataFrame(table).write_csv(tmp_path / "a.csv")
+    message = validation.validate(tmp_path / "a.csv").problems[0].message
+    [command] = re.findall(r"tandemrank (import .*)\.$", message)
+    words = command.replace("FILE", str(tmp_path / "a.csv")).replace("LOG", str(tmp_path / "log")).split()
+    assert CliRunner().invoke(app, words).exit_code == 0
+    found = validation.validate(tmp_path / "log")
+    assert found.fit
+    assert found.log is not None
+    assert (found.log.clicks, found.log.items) == (1, 2)
+    pl.DataFrame({"a": [1]}).write_csv(tmp_path / "b.csv")
+    assert "import" not in validation.validate(tmp_path / "b.csv").problems[0].message

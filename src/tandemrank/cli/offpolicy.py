@@ -1,6 +1,7 @@
 """The commands that ask a log about a policy, estimate, compare and decide, and the options of a question, which they share."""
 
 import os
+import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -485,10 +486,14 @@ def decide(
     raise typer.Exit(found.exit_code)
 
 
+COLOURS = {"ship": "green", "canary": "yellow", "do not": "red"}
+
+
 def _print(found: "Decision", report: Path | None) -> None:
     from tandemrank.reports import decision as pages
 
-    show(pages.headline(found))
+    words = pages.headline(found)
+    show(typer.style(words, fg=COLOURS[found.call], bold=True) if sys.stdout.isatty() else words)
     if warning := pages.warning(found):
         show(warning)
     show(f"{found.reward} per impression above {found.against}; asked: more than {found.at_least:+g}")

@@ -79,6 +79,7 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
     if missing:
         got = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
         message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {got or 'none'}."
+        message += _import_that_fits(list(schema))
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
@@ -89,6 +90,29 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
             expected = f"lists of {words}" if listed else words
             found.append(Problem(column, NO_ROWS, f"expected {expected}; got the type {dtype}."))
     return found
+
+
+# What others call our columns.
+OTHER_NAMES = {
+    "impression_id": ("impression", "request_id", "search_id", "slate_id"),
+    "query_id": ("query", "user", "user_id", "userid", "visitor_id", "customer_id"),
+    "item_id": ("item", "doc_id", "document_id", "product_id", "movie_id", "sku"),
+    "position": ("rank", "pos", "slot"),
+    "click": ("clicked", "is_click", "clicks"),
+    "items": ("results", "shown", "item_ids", "documents", "products"),
+    "clicks": ("clicked", "click"),
+}
+
+
+def _import_that_fits(columns: Sequence[str]) -> str:
+    """The command that renames other columns to ours, where each has a name that is known; else nothing."""
+    for form, wanted in (("long", LONG[:5]), ("wide", WIDE[:3])):
+        plain = {name.lower(): name for name in reversed(columns)}
+        theirs = {ours: next((plain[x] for x in (ours, *OTHER_NAMES[ours]) if x in plain), None) for ours in wanted}
+        if None not in theirs.values():
+            names = " ".join(f"--column {ours}={name}" for ours, name in theirs.items() if ours != name)
+            return f" It seems to be another table: tandemrank import FILE --from {form} {names} --out LOG."
+    return ""
 
 
 def check_columns(columns: Sequence[str], wanted: Iterable[str]) -> None:
