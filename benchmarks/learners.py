@@ -17,11 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 import peers
 from movielens import MovieLens
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import tandemrank as tr
 from independent import worlds
 from independent.worlds import Judged, World
 from tandemrank.beliefs.counts import Counts
@@ -29,7 +31,7 @@ from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.training.parts import TIMES
 
-OURS = ("beliefs", "beliefs, features")
+OURS = ("beliefs", "beliefs, features", "learn")
 MOVIELENS = "MovieLens "
 
 
@@ -69,6 +71,28 @@ def believed(w: World, *, features: bool, seed: int = 0) -> peers.Scores:
     return lambda q: found.matrix(q)[:, :-1]
 
 
+def learned(w: World) -> peers.Scores:
+    """What `learn` makes of the log, of which it holds a fifth out: unlike the others it looks how users read the lists."""
+    n, ids = len(w.query), ("query_id", "item_id")
+    log = pl.DataFrame(
+        {"query_id": w.query, "items": w.items.tolist(), "clicks": w.clicks.astype(int).tolist(), "timestamp": range(n)}
+    )
+    found = tr.learn(log, tr.LearningConfig(examination=tuple(w.theta.tolist())), methods=["beliefs"])
+    assert found.beliefs is not None
+    known = found.policy.vocabulary
+    rows, columns = (np.asarray(getattr(known, f"{name}s")) for name in ids)
+    place = np.full(w.R.shape[0], -1)
+    place[rows] = np.arange(len(rows))
+
+    def scores(q: np.ndarray) -> np.ndarray:
+        s = np.full((len(q), w.R.shape[1]), -np.inf)
+        seen = place[q] >= 0
+        s[np.ix_(seen, columns)] = found.beliefs.matrix(place[q[seen]])[:, :-1]
+        return s
+
+    return scores
+
+
 def learners_of(w: World) -> dict[str, Callable[[], peers.Scores]]:
     """Everything that learns from the log of a world."""
     has_features = w.item_features is not None
@@ -77,6 +101,7 @@ def learners_of(w: World) -> dict[str, Callable[[], peers.Scores]]:
         query_features=w.query_features, item_features=w.item_features,
     )  # fmt: skip
     found: dict[str, Callable[[], peers.Scores]] = {"beliefs": lambda: believed(w, features=False)}
+    found["learn"] = lambda: learned(w)
     if has_features:
         found["beliefs, features"] = lambda: believed(w, features=True)
     for peer in peers.PEERS:
