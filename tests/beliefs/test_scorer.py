@@ -179,7 +179,9 @@ def test_recommend_answers_who_has_features(tmp_path) -> None:
     assert found["items"].to_list()[1:] == wanted.tolist()
     assert found["items"].to_list()[0] == policy.recommend([3])["items"].to_list()[0]
     # Without features the average query answers.
-    assert policy.recommend([40])["items"].to_list() == policy.recommend([99])["items"].to_list() != [wanted[0].tolist()]
+    assert (
+        policy.recommend([40])["items"].to_list() == policy.recommend([99])["items"].to_list() != [wanted[0].tolist()]
+    )
     new.write_parquet(tmp_path / "queries.parquet")
     again = policy.recommend([40], query_features=tmp_path / "queries.parquet", item_features=believing.items(33))
     assert again["items"].list.len().to_list() == [3]
