@@ -63,20 +63,20 @@ def section(page: str, title: str) -> str:
 def test_the_python_example_runs_as_printed_and_prints_what_it_says(tmp_path: Path) -> None:
     readme = read("README.md")
     [example] = blocks(readme, "python")
-    [printed] = [block for block in blocks(readme, "text") if block.startswith("NDCG@10: live")]
+    [printed] = [block for block in blocks(readme, "text") if block.startswith("learned from")]
     # One thread: on a machine with other work, two that wait for each other take many times as long.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     out = subprocess.run(
         [sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     assert out.returncode == 0, out.stderr
-    pattern = r"NDCG@10: live ([\d.]+), trained ([\d.]+)\n"
-    wanted, found = (re.fullmatch(pattern, text) for text in (printed, out.stdout))
-    assert wanted is not None
-    assert found is not None
-    # Another CPU rounds otherwise, and training carries that on.
-    assert float(found[1]) == pytest.approx(float(wanted[1]), abs=0.005)
-    assert float(found[2]) == pytest.approx(float(wanted[2]), abs=0.03)
+    number = r"[\d.,]*\d"
+    (*wanted, _), (*found, items) = (text.splitlines() for text in (printed, out.stdout))
+    assert [re.sub(number, "#", line) for line in found] == [re.sub(number, "#", line) for line in wanted]
+    assert len(re.findall(number, items)) == 10
+    # Another CPU rounds otherwise.
+    numbers = ([float(x.replace(",", "")) for x in re.findall(number, "\n".join(lines))] for lines in (found, wanted))
+    assert next(numbers) == pytest.approx(next(numbers), rel=0.1)
     assert len([line for line in example.splitlines() if line and not line.startswith("#")]) <= 20
     assert not list(tmp_path.iterdir())
 
