@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from torch import nn
 
 import tandemrank as tr
-from tandemrank.beliefs.models import Mean, Network, Towers, Trees
+from tandemrank.beliefs.models import MeanModel, Network, Towers, Trees
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.policies import candidates
 from tandemrank.policies.memory import Retrieval, excluding, memory_from, no_memory
@@ -196,8 +196,8 @@ def test_towers_and_networks_of_the_belief_are_the_same_in_onnx(kind, pair, tmp_
         )
         np.testing.assert_allclose((a * b).sum(1), scores, rtol=1e-4, atol=1e-5)
     trees = Trees((3, 4, pair), (0, 0), 1, 1)
-    assert not list(onnx._of_features(SimpleNamespace(model=Mean([model, trees]))))
-    assert [one.name for one in onnx._of_features(SimpleNamespace(model=Mean([model, model])))] == ["f"]
+    assert not list(onnx._of_features(SimpleNamespace(model=MeanModel([model, trees]))))
+    assert [one.name for one in onnx._of_features(SimpleNamespace(model=MeanModel([model, model])))] == ["f"]
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path) -> None:

@@ -19,7 +19,17 @@ from torch import Tensor, nn
 from tandemrank._base.group import Group
 from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
-from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Mean, Network, Own, Towers, Trees, one_thread
+from tandemrank.beliefs.models import (
+    FeatureModel,
+    InputModel,
+    Linear,
+    MeanModel,
+    Network,
+    Own,
+    Towers,
+    Trees,
+    one_thread,
+)
 from tandemrank.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -317,6 +327,6 @@ def train(choice: ModelChoice, lesson: Lesson, among: dict[str, tuple[int, Learn
         for name, epochs in zip(choice.names, choice.epochs, strict=True):
             own = replace(lesson, features=not name.endswith(WITHOUT))
             members.append(among[name.removesuffix(WITHOUT)][1](own, None, epochs, seed).model)
-    model = members[0] if len(members) == 1 else Mean(members)
+    model = members[0] if len(members) == 1 else MeanModel(members)
     model.requires_grad_(False)
     return FeatureModel(model, lesson.query, lesson.item, lesson.pairs, choice.of_new)

@@ -210,7 +210,7 @@ class Own(InputModel):
         return found
 
 
-class Mean(InputModel):
+class MeanModel(InputModel):
     """The mean of several models, each of which sees its own columns."""
 
     kind = "mean"
@@ -234,7 +234,7 @@ class Mean(InputModel):
 
 def members_of(model: InputModel) -> list[InputModel]:
     """The models whose mean it is, or itself."""
-    return [m for m in model.members if isinstance(m, InputModel)] if isinstance(model, Mean) else [model]
+    return [m for m in model.members if isinstance(m, InputModel)] if isinstance(model, MeanModel) else [model]
 
 
 def _hidden(n: int, hidden: int, out: int) -> nn.Sequential:
@@ -244,8 +244,8 @@ def _hidden(n: int, hidden: int, out: int) -> nn.Sequential:
 def model_from(spec: Mapping[str, Any]) -> InputModel:
     """The model of a spec, its weights still to be loaded."""
     u, z, pair = spec["sizes"]
-    if spec["kind"] == Mean.kind:
-        return Mean([model_from(member) for member in spec["members"]])
+    if spec["kind"] == MeanModel.kind:
+        return MeanModel([model_from(member) for member in spec["members"]])
     if spec["kind"] == Own.kind:
         return Own((u, z, pair), own.module_of(spec))
     if spec["kind"] == Trees.kind:

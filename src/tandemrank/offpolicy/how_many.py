@@ -22,7 +22,8 @@ from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.comparison import compare_values
 from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.question import Question
-from tandemrank.offpolicy.valuation import Shown, estimate_all
+from tandemrank.offpolicy.strangers import Shown
+from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import Value
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies import candidates as retrieval

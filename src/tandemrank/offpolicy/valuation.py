@@ -34,7 +34,7 @@ from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import by_reward, worth
 from tandemrank.offpolicy.shadows import shadow_evidence
-from tandemrank.offpolicy.strangers import Answering, answering, inside, policy_of, with_production
+from tandemrank.offpolicy.strangers import Answering, Shown, answering, inside, policy_of, with_production
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
@@ -50,7 +50,6 @@ from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, curve_wor
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-Shown = TwoStagePolicy | MostLikely
 Side = Shown | Production | Shadow
 
 

@@ -44,7 +44,7 @@ class _Function(nn.Module):
 
 
 @dataclass(frozen=True)
-class Network:
+class Exported:
     """A function with the names of its inputs, and two sets of them: to trace it by, and to check it by, of another size."""
 
     name: str
@@ -80,7 +80,7 @@ def write(policy: TwoStagePolicy, place: Path) -> None:
             np.save(place / f"{name}.npy", side.rows.numpy())
 
 
-def networks(policy: TwoStagePolicy) -> Iterator[Network]:
+def networks(policy: TwoStagePolicy) -> Iterator[Exported]:
     """What of a policy is a function of tensors."""
     generator, ranker = base_of(policy.generator), base_of(policy.ranker)
     if isinstance(ranker, OwnModel):
@@ -98,7 +98,7 @@ def _plain(scorer: Scorer, name: str) -> Callable[..., Tensor]:
     return lambda *inputs: bare(scorer, *inputs)
 
 
-def _own_ranker(ranker: OwnModel, policy: TwoStagePolicy) -> Network:
+def _own_ranker(ranker: OwnModel, policy: TwoStagePolicy) -> Exported:
     Q, D = len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)
     sizes = ((2, min(D, 3)), (1, min(D, 5)))
     rng = np.random.default_rng(0)
@@ -109,7 +109,7 @@ def _own_ranker(ranker: OwnModel, policy: TwoStagePolicy) -> Network:
         )
         for B, M in sizes
     )
-    return Network(
+    return Exported(
         name="ranker",
         owner=ranker,
         function=_plain(ranker, "score"),
@@ -119,9 +119,9 @@ def _own_ranker(ranker: OwnModel, policy: TwoStagePolicy) -> Network:
     )
 
 
-def _own_generator(generator: Generator, Q: int) -> Network:
+def _own_generator(generator: Generator, Q: int) -> Exported:
     traced, checked = (torch.arange(2) % Q,), (torch.tensor([Q - 1]),)
-    return Network(
+    return Exported(
         name="generator",
         owner=generator,
         function=_plain(generator, "forward"),
@@ -131,7 +131,7 @@ def _own_generator(generator: Generator, Q: int) -> Network:
     )
 
 
-def _of_features(f: FeatureModel) -> Iterator[Network]:
+def _of_features(f: FeatureModel) -> Iterator[Exported]:
     """The model of features, and its towers."""
     model, (u, z, pair) = f.model, f.model.sizes
     if any(isinstance(member, Trees) for member in members_of(model)):
@@ -139,7 +139,7 @@ def _of_features(f: FeatureModel) -> Iterator[Network]:
     generator = torch.Generator().manual_seed(0)
     traced, checked = ([torch.randn(n, size, generator=generator) for size in (u, z, pair)] for n in (2, 5))
     if pair:
-        yield Network(
+        yield Exported(
             name="f",
             owner=model,
             function=model,
@@ -149,11 +149,11 @@ def _of_features(f: FeatureModel) -> Iterator[Network]:
         )
     else:
         none = lambda a, b: model(a, b, a[:, :0])  # noqa: E731
-        yield Network(
+        yield Exported(
             name="f", owner=model, function=none, names=("u", "z"), traced=tuple(traced[:2]), checked=tuple(checked[:2])
         )
     if isinstance(model, ProductModel):
-        yield Network(
+        yield Exported(
             name="query_tower",
             owner=model,
             function=model.queries,
@@ -161,7 +161,7 @@ def _of_features(f: FeatureModel) -> Iterator[Network]:
             traced=(traced[0],),
             checked=(checked[0],),
         )
-        yield Network(
+        yield Exported(
             name="item_tower",
             owner=model,
             function=model.items,
@@ -172,7 +172,7 @@ def _of_features(f: FeatureModel) -> Iterator[Network]:
 
 
 @torch.no_grad()
-def _write(network: Network, path: Path, runtime: Any) -> None:
+def _write(network: Exported, path: Path, runtime: Any) -> None:
     """Traces the function, writes it, and compares what comes out of the file with what it should be."""
     module = _Function(network.owner, network.function).eval()
     out = network.function(*network.traced)

@@ -133,7 +133,7 @@ def clicks_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
+class SessionTruth:
     """What a policy is truly worth: clicks per session with their standard error, and less those of the first policy."""
 
     policy: str
@@ -145,12 +145,12 @@ class Truth:
 
 def evaluate(
     policies: Mapping[str, TwoStagePolicy], world: SessionWorld, sessions: int, *, seed: int = 0
-) -> tuple[Truth, ...]:
+) -> tuple[SessionTruth, ...]:
     """Policies by name, on the same users with the same random numbers."""
     found = {name: clicks_of(one, world, sessions, seed=seed) for name, one in policies.items()}
     first = next(iter(found.values()))
     return tuple(
-        Truth(
+        SessionTruth(
             policy=name,
             clicks=float(clicks.mean()),
             standard_error=_error(clicks),

@@ -167,7 +167,7 @@ def _ranks(question: Question) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class SessionEvidence:
     """A log of so many steps, its sums, and what one policy and production show there.
 
     Shapes: theta [K]; rho_cr, rho_0 [P], of the rows of the sums.
@@ -199,7 +199,7 @@ class Evidence:
         return np.divide(there, whole, out=np.ones_like(there), where=whole > 0)
 
 
-def gathered(policy: TwoStagePolicy, log: SessionLog, question: Question) -> Evidence:
+def gathered(policy: TwoStagePolicy, log: SessionLog, question: Question) -> SessionEvidence:
     """What a log says of a policy, however many steps: exposures and propensities."""
     rows = log.feedback()
     theta = curve_of(ReadLog(rows, None), [policy], question)
@@ -212,7 +212,7 @@ def gathered(policy: TwoStagePolicy, log: SessionLog, question: Question) -> Evi
         samples=question.samples,
         seed=derive(question.seed, "exposure"),
     )
-    return Evidence(
+    return SessionEvidence(
         log=log,
         rows=rows,
         theta=theta,
@@ -235,7 +235,9 @@ def _propensities(log: SessionLog, rows: Feedback, theta: Floats, question: Ques
 # --- the value --------------------------------------------------------------------------------------------------------
 
 
-def _valued(found: Evidence, estimator: SessionEstimator, T: int, discount: float, question: Question) -> SessionValue:
+def _valued(
+    found: SessionEvidence, estimator: SessionEstimator, T: int, discount: float, question: Question
+) -> SessionValue:
     uses_reward = question.reward is not None and estimator == "doubly_robust"
     table = found.log.table(T, found.rows, shown=uses_reward)
     states = found.log.situations["state"]
@@ -275,7 +277,7 @@ def _valued(found: Evidence, estimator: SessionEstimator, T: int, discount: floa
     )
 
 
-def _with_reward(model: Baseline, found: Evidence, question: Question) -> Baseline:
+def _with_reward(model: Baseline, found: SessionEvidence, question: Question) -> Baseline:
     """With a reward model of what the policy is asked, fitted to other sessions."""
     assert question.reward is not None  # asked for
     about = found.asked
@@ -307,7 +309,7 @@ def _leading(steps: tuple[StepSupport, ...], wrong: Verdict) -> int:
     return next((n for n, step in enumerate(steps) if step.verdict == wrong), len(steps))
 
 
-def _judged(found: Evidence, steps: tuple[StepSupport, ...]) -> tuple[Verdict, tuple[str, ...]]:
+def _judged(found: SessionEvidence, steps: tuple[StepSupport, ...]) -> tuple[Verdict, tuple[str, ...]]:
     """The worst step decides; what else is wrong makes it no better than use with care."""
     supported, trusted, T = _leading(steps, Verdict.REFUSE), _leading(steps, Verdict.CARE), len(steps)
     reasons = [f"{words}" for words in _cautions(found)]
@@ -326,7 +328,7 @@ def _judged(found: Evidence, steps: tuple[StepSupport, ...]) -> tuple[Verdict, t
     return verdict, tuple(reasons)
 
 
-def _cautions(found: Evidence) -> list[str]:
+def _cautions(found: SessionEvidence) -> list[str]:
     clicks = np.bincount(np.repeat(np.arange(len(found.log.step)), found.log.lists.length), found.log.lists.click)
     several = float((clicks > 1).mean())
     reasons = []
