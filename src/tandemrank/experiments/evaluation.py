@@ -208,7 +208,7 @@ def _figures(
 ) -> dict[Figure, Floats]:
     """Every figure of a batch of queries. Without clicked items the next ones move up in both stages.
 
-    A re-ranker shows nothing alone if it scores candidates only, or if items are very many and its scores are no products.
+    A re-ranker shows nothing alone if it scores candidates only, or if items are very many and it is not a dot product.
     Shapes: q [B]; theta [K] -> each [B].
     """
     R, unknown = relevance[q], np.full(len(q), np.nan)
