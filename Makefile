@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs clean
 
 demo: .venv/.installed
 	$(BIN)/tandemrank demo
@@ -20,6 +20,9 @@ format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/.installed-dev
+	$(BIN)/python docs/build_site.py
+
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
@@ -29,7 +32,7 @@ $(BIN)/python:
 	touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev,serve,cluster,bucket,peers,export,gym]'
+	$(PIP) --editable '.[dev,docs,serve,cluster,bucket,peers,export,gym]'
 	touch $@ .venv/.installed
 
 clean:

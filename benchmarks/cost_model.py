@@ -2,7 +2,7 @@
 
     python benchmarks/cost_model.py [folder]          default: docs/figures
 
-Prints the tables of docs/scale.md and draws cost-model.png. Two minutes of one core; times are of the CPU, on one thread.
+Prints the tables of docs/how-to/scale.md and draws cost-model.png. Two minutes; CPU times of one thread.
 """
 
 import time

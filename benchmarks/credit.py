@@ -11,7 +11,7 @@ which integrates each document's own clock out:
 
     P(d in C) = E[1 - exp(-lambda_d tau_d)],     d/ds_d sum_e v_e P(e in C) = E[lambda_d tau_d exp(-lambda_d tau_d) (v_d - v_b)]
 
-(`docs/race.md`: tau_d is the time of the K2-th of the others, and b that document).
+(`docs/explanation/race.md`: tau_d is the time of the K2-th of the others, and b that document).
 """
 
 import numpy as np

@@ -26,16 +26,15 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sums import merge
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving.drawing import Exploration, parse
-from tandemrank.training.learning import believed_policy
+from tandemrank.serving.drawing import AFFORDABLE, Exploration, parse
+from tandemrank.serving.live_policy import LivePolicy
+from tandemrank.training.start import believed_policy
 
 Floats = NDArray[np.float64]
 Q, D, K2, K = 150, 200, 60, 10
 THETA = 1 / np.arange(1, K + 1)
 IDS = Vocabulary(pl.Series(np.arange(Q)), pl.Series(np.arange(D)))
-STRATEGIES = (
-    "deterministic,trained,temperature:2.0,temperature:4.0,uniform:0.1,belief:1.0,belief:2.0,belief:3.0,belief:4.0"
-)
+STRATEGIES = "deterministic,trained,temperature:2.0,temperature:4.0,uniform:0.1,belief,belief:1.0,belief:2.0,belief:4.0"
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ class Live:
 
 def live(policy: TwoStagePolicy, how: Exploration) -> Live:
     """A policy that draws its lists by a strategy, as `serve` does."""
-    s_c, s_r = (s.numpy() for s in exploring(policy, how.raised).plain_scores(np.arange(Q)))
+    c = LivePolicy(policy).affordable(tuple(THETA)) if how.raised == AFFORDABLE else how.raised
+    s_c, s_r = (s.numpy() for s in exploring(policy, c).plain_scores(np.arange(Q)))
     parts = [(share, a.astype(np.float64), np.asarray(b, np.float64)) for share, a, b in how.parts(s_c, s_r)]
     return Live(tuple(parts), how.strategy != "deterministic")
 

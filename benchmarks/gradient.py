@@ -1,4 +1,4 @@
-"""What the race gradient costs and how sharp it is, beside its rivals: the figures of docs/race.md.
+"""What the race gradient costs and how sharp it is, beside its rivals: the figures of docs/explanation/race.md.
 
     python benchmarks/gradient.py [--json]
 
@@ -22,7 +22,7 @@ from torch import Tensor
 import credit
 import pl_rank
 from _common import options, report, seconds, threads
-from tandemrank.gradients import _bridge, race, reinforce
+from tandemrank.gradients import _bridge, plackett_luce, race
 
 Stage = Literal["generator", "ranker"]
 Shape = Literal["flat", "peaked"]
@@ -74,7 +74,7 @@ def by_race(K2: int, samples: int) -> Estimate:
 
 def by_reinforce(K2: int, samples: int, baseline: bool) -> Estimate:
     return lambda of, generator: _gradients(
-        reinforce.utility, of, K2, samples=samples, generator=generator, baseline=baseline
+        plackett_luce.reinforce, of, K2, samples=samples, generator=generator, baseline=baseline
     )
 
 

@@ -26,9 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import tandemrank as tr
 from independent import worlds
 from independent.worlds import Judged, World
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
+from tandemrank.clicks.examination import behaviour
+from tandemrank.logs import reading
+from tandemrank.logs.pairs import TESTED
 from tandemrank.training.parts import TIMES
 
 OURS = ("beliefs", "beliefs, features", "learn")
@@ -48,20 +52,21 @@ class Row:
     seconds: float
 
 
+def log_of(w: World) -> pl.DataFrame:
+    """The log as a user has it, in the order of time."""
+    lists = {"query_id": w.query, "items": w.items.tolist(), "clicks": w.clicks.astype(int).tolist()}
+    return pl.DataFrame({**lists, "timestamp": np.arange(len(w.query))})
+
+
 def counts_of(w: World) -> Counts:
-    """The log as the beliefs take it."""
-    n, K = w.items.shape
-    Q, D = w.R.shape
-    return Counts.of_rows(
-        np.repeat(w.query, K),
-        w.items.ravel(),
-        np.tile(w.theta, n),
-        np.ones(n * K),
-        w.clicks.ravel().astype(np.float64),
-        impressions=np.bincount(w.query, minlength=Q).astype(np.float64),
-        D=D,
-        time=np.repeat(np.arange(n) * TIMES // n, K),
-    )
+    """The log as the beliefs take it: examination as the log says that lists are read, as in `learn`; else the given curve."""
+    log, (Q, D) = log_of(w), w.R.shape
+    how = {"times": TIMES, "lists": TESTED, "vocabulary": Vocabulary(range(Q), range(D)), "K": len(w.theta)}
+    read = reading.read_parts(log, **how)
+    cells = behaviour(log, read).cells
+    config = tr.LearningConfig(examination=tuple(w.theta.tolist()) if cells is None else cells)
+    read = read if config.by is None else reading.read_parts(log, **how, by=config.by)
+    return Counts.of([part.less(config.offset) for part in read.train], config.theta)
 
 
 def believed(w: World, *, features: bool, seed: int = 0) -> peers.Scores:
@@ -72,12 +77,10 @@ def believed(w: World, *, features: bool, seed: int = 0) -> peers.Scores:
 
 
 def learned(w: World) -> peers.Scores:
-    """What `learn` makes of the log, of which it holds a fifth out: unlike the others it looks how users read the lists."""
-    n, ids = len(w.query), ("query_id", "item_id")
-    log = pl.DataFrame(
-        {"query_id": w.query, "items": w.items.tolist(), "clicks": w.clicks.astype(int).tolist(), "timestamp": range(n)}
-    )
-    found = tr.learn(log, tr.LearningConfig(examination=tuple(w.theta.tolist())), methods=["beliefs"])
+    """What `learn` makes of the log, of which it holds a fifth out."""
+    ids = ("query_id", "item_id")
+    config = tr.LearningConfig(examination=tuple(w.theta.tolist()))
+    found = tr.learn(log_of(w), config, methods=["beliefs"])
     assert found.beliefs is not None
     known = found.policy.vocabulary
     rows, columns = (np.asarray(getattr(known, f"{name}s")) for name in ids)

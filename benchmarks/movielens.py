@@ -20,7 +20,7 @@ from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import ndcg, ndcg_of_new
 from tandemrank.experiments.world import World, build_world, impressions, load_task
 from tandemrank.logs import counting
-from tandemrank.training.data import prepare
+from tandemrank.training.data import Besides, prepare
 
 ROWS = 500  # users that are scored at once
 
@@ -86,9 +86,9 @@ class MovieLens:
         found = prepare(
             feedback,
             self.config.learning,
+            Besides(features=self.features() if features else None),
             needs_beliefs=True,
             logging_policy=self.world.production,
-            features=self.features() if features else None,
             seed=derive(self.seed, "rho_0") % 2**32,
         ).beliefs
         assert found is not None

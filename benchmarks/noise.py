@@ -1,4 +1,4 @@
-"""The noise of what a user's vector learns from, before and after the gradient's sum is taken out (docs/race.md).
+"""The noise of what a user's vector learns from, before and after the gradient's sum is taken out (docs/explanation/race.md).
 
     python benchmarks/noise.py --data ml-1m.zip --impressions 320000
 

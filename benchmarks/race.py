@@ -1,4 +1,4 @@
-"""Draws the figures of docs/race.md: how the race works, and how its time grows.
+"""Draws the figures of docs/explanation/race.md: how the race works, and how its time grows.
 
     python benchmarks/race.py [folder]          default: docs/figures
 

@@ -1,4 +1,4 @@
-"""What values and learning over sessions reach, measured (docs/sessions.md).
+"""What values and learning over sessions reach, measured (docs/explanation/sessions.md).
 
     python benchmarks/sessions.py variance       ratios of lists over ratios of exposures, one stage: the variances
     python benchmarks/sessions.py coverage       how often a 95% interval holds: 200 logs, 5 steps, two-stage production
@@ -29,7 +29,7 @@ from tandemrank.experiments.evaluation import over_runs
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.sessions import learning, simulation, valuation
-from tandemrank.sessions.world import SessionWorld, SessionWorldConfig
+from tandemrank.sessions.simulation import SessionWorld, SessionWorldConfig
 from tandemrank.training.config import LearningConfig
 
 Tell = Callable[[int], None]

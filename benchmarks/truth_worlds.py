@@ -132,6 +132,17 @@ def drift(seed: int) -> worlds.World:
     return replace(second, **both)
 
 
+def pools(seed: int, *, queries: int = 2_000, items: int = 2_000, n: int = 80_000, pool: int = 50) -> worlds.World:
+    """Every query has a pool of items that is always the same, drawn by popularity; what is outside is less relevant."""
+    rng = np.random.default_rng(seed)
+    w = worlds.graded("pools", rng, queries=queries, items=items, K2=pool, knows=0.5, middle=-1.5, zipf=0.0)
+    popular = -0.5 * np.log(1.0 + rng.permutation(items))
+    chosen = np.zeros(w.R.shape, np.bool_)
+    np.put_along_axis(chosen, worlds.best(popular + rng.gumbel(size=w.R.shape), pool), True, 1)
+    R = 0.75 * worlds.sigmoid(np.log(w.R / (0.75 - w.R)) - 2.0 * ~chosen)
+    return worlds.logged(replace(w, R=R, s_c=np.where(chosen, 0.0, -1e9), sigma=(0.0, 0.7), random_share=0.2), n, rng)
+
+
 def good_production(seed: int) -> worlds.World:
     """Production knows nearly all."""
     rng = np.random.default_rng(seed)
@@ -293,6 +304,9 @@ WORLDS: dict[str, Callable[[int], Result]] = {
     "stop": lambda seed: learned_on(graded(seed, 12_000, stop=True), seed),
     "future": next_week,
     "next week": partial(next_week, queries=20, items=3),
+    "short week": partial(next_week, queries=20, items=3, n=(9_000, 950)),
+    "pools": lambda seed: learned_on(pools(seed), seed),
+    "pools often": lambda seed: learned_on(pools(seed, queries=400), seed),
     "deterministic": deterministic,
     "changing": changing,
     "adaptive": adapting,

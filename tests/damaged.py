@@ -63,6 +63,8 @@ def write_good(folder: Path) -> Good:
         )
     numbers = {"query_id": [0, 1, 2], "item_id": [3, 4, 5], "x": [0.5, 1.0, 2.0]}
     pl.DataFrame(numbers).write_parquet(folder / "pair_features.parquet")
+    titles = {"item_id": range(D), "title": [f"Item {d}" for d in range(D)], "url": ["https://shop.example"] * D}
+    pl.DataFrame(titles).write_parquet(folder / "titles.parquet")
     q, d = (x.ravel() for x in np.meshgrid(np.arange(Q), np.arange(D), indexing="ij"))
     scores = {"query_id": q, "item_id": d, "candidate_score": rng.random(Q * D), "ranker_score": rng.random(Q * D)}
     pl.DataFrame(scores).write_parquet(folder / "scores.parquet")
@@ -304,6 +306,18 @@ for other, damages, arguments in (
     ),
 ):
     file_cases(other, damages, arguments)
+
+
+file_cases(
+    "titles.parquet",
+    {
+        **PARQUET,
+        "has no title": (changed(title=None), "expected the columns title and"),
+        "has an id twice": (changed(item_id=[0, 0, *range(2, D)]), "row 0, column item_id"),
+        "has a link that runs": (changed(url=["javascript:alert(1)"] * D), "row 0, column url"),
+    },
+    lambda good, name: ["recommend", good.path("policy"), "--titles", name],
+)
 
 
 def scores_of_the_other_side(good: Good, folder: Path) -> list[str]:
@@ -716,6 +730,8 @@ USAGE = {
     "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
     "comparing nothing": ["compare", "--logs", "LOG"],
     "deciding about nothing": ["decide", "--logs", "LOG"],
+    "titles without a page": ["decide", "--logs", "LOG", "--policy", "POLICY", "--titles", "FEATURES"],
+    "pictures of no table": ["learn", "--logs", "LOG", "--images"],
     "deciding about a pair twice": ["decide", "--logs", "LOG", "--policy", "POLICY", "--policy", "POLICY"],
     "deciding about ratings": ["decide", "--logs", "LOG", "--scores", "RATINGS"],
     "deciding on ratings": ["decide", "--logs", "RATINGS", "--policy", "POLICY"],

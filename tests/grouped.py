@@ -2,18 +2,19 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tandemrank._base.group import Group
+from tandemrank._base.cluster import Group
 
 
 class _Table:
     """What a group of so many puts down for each other."""
 
     def __init__(self, size: int) -> None:
-        self.barrier, self.places = threading.Barrier(size), [None] * size
+        self.barrier, self.places, self.lock = threading.Barrier(size), [None] * size, threading.Lock()
 
 
 class Threads(Group):
@@ -35,8 +36,12 @@ class Threads(Group):
     def gather(self, x: np.ndarray) -> np.ndarray:
         return np.concatenate(self._all(x))
 
-    def first(self, work: Callable[[], Any]) -> Any:
-        return self._all(work() if self.rank == 0 else None)[0]
+    def shared(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
+        def alone(work: Callable[[], Any]) -> Any:
+            with self.table.lock:  # all threads have one source of torch's random numbers
+                return work()
+
+        return super().shared([partial(alone, work) for work in works])
 
     def exchange(self, parts: Sequence[Any]) -> list[Any]:
         return [given[self.rank] for given in self._all(parts)]

@@ -9,7 +9,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.sessions import simulation
-from tandemrank.sessions.world import SessionWorld, SessionWorldConfig
+from tandemrank.sessions.simulation import SessionWorld, SessionWorldConfig
 
 SMALL = {"queries": 2, "items": 16, "topics": 4, "list_length": 3, "candidates": 6, "steps": 4, "sharpness": 1.0}
 

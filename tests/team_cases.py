@@ -1,5 +1,6 @@
 """Small trainings that one process and a team must end alike; run as a program it is one worker: RANK SIZE FOLDER."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,7 +93,10 @@ def work(rank: int, size: int, folder: Path) -> None:
         found = trained(name, team, folder)
         objective = torch.tensor([epoch.objective for epoch in found.history])
         save_file({**state(found), "history": objective}, folder / f"{name}-{rank}.safetensors")
-    torch.distributed.destroy_process_group()
+    # All is on the disk. gloo's threads may still be there when the interpreter goes, and then the process aborts
+    # ("terminate called without an active exception"); the package's own groups are ended in the same way, by Ray.
+    torch.distributed.barrier()
+    os._exit(0)
 
 
 if __name__ == "__main__":

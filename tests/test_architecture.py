@@ -14,7 +14,7 @@ import tandemrank
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tandemrank"
 
-# docs/design.md shows the same rooms with what each is for. A room sees only rooms before it.
+# docs/explanation/design.md shows the same rooms with what each is for. A room sees only rooms before it.
 ROOMS = [
     "errors", "_base", "gradients", "logs", "clicks", "policies", "beliefs", "offpolicy", "training", "decisions", "sessions",
     "serving", "experiments", "reports", "cli",

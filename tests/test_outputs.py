@@ -22,8 +22,8 @@ from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports.page import Report
 from tandemrank.serving.export import export
+from tandemrank.sessions.simulation import SessionWorldConfig
 from tandemrank.sessions.simulation import write_log as write_sessions
-from tandemrank.sessions.world import SessionWorldConfig
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(

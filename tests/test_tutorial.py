@@ -1,4 +1,4 @@
-"""docs/own-logs.md, docs/sessions-how-to.md, part of docs/decisions.md: every command and example runs and prints what is said.
+"""The tutorial, docs/how-to/sessions.md, part of docs/how-to/decisions.md: everything runs and prints what is said.
 
 `python tests/test_tutorial.py` writes the outputs anew.
 """
@@ -21,9 +21,9 @@ from tandemrank.cli.main import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {  # the first and the last heading of what is run, and how many outputs it has
-    "own-logs.md": ("# From your own log to a decision", None, 9),
-    "decisions.md": ("## From two saved policies to a decision", "## Bounds of a log", 1),
-    "sessions-how-to.md": ("# How to value", "`--state query_id", 4),
+    "tutorial/own-logs.md": ("# From your own log to a decision", None, 9),
+    "how-to/decisions.md": ("## From two saved policies to a decision", "## The gate", 1),
+    "how-to/sessions.md": ("# How to value", "`--state query_id", 4),
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Two methods that are nearly equal: on another CPU the other one may be ahead, and the words change.

@@ -7,7 +7,7 @@
     read(files)            a log, read once                      train(policy, data)      given stages, by one method
 
 The names below are the public API. Each is imported when it is first used, so `import tandemrank` itself is instant; the
-packages are described in docs/design.md, the symbols in docs/notation.md.
+packages are described in docs/explanation/design.md, the symbols in docs/reference/notation.md.
 """
 
 from importlib import import_module

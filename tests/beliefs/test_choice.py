@@ -1,5 +1,7 @@
 """Production's choice: its sharpness is recovered, and the opinion is the nearest product of the whole matrix."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,10 +31,14 @@ def test_more_chances_without_a_showing_say_more_against_a_pair() -> None:
     assert choice.at(np.array([few]), np.array([0]), 0.0) < choice.at(np.array([few]), np.array([0]), 1.0)
 
 
-def test_the_opinion_is_the_nearest_product_of_the_whole_matrix() -> None:
+@pytest.mark.parametrize("never", [0, 25], ids=["all shown", "some never shown"])
+def test_the_opinion_is_the_nearest_product_of_the_whole_matrix(never: int) -> None:
     counts = shown(0.5, 120, 40)
+    D = 40 + never
+    among = np.sort(np.random.default_rng(2).permutation(D)[:40]).astype(np.int32)
+    counts = replace(counts, item=among[counts.item], D=D)
     choice = Choice.of(counts)
-    T = choice.at(np.arange(120)[:, None], np.arange(40)[None, :], 0.0)
+    T = choice.at(np.arange(120)[:, None], np.arange(D)[None, :], 0.0)
     T[counts.query, counts.item] = choice.at(counts.query, counts.item, counts.n)
     T -= T.mean(1, keepdims=True)
     weight = np.sqrt(choice.places / (choice.places + np.median(choice.places)))
@@ -42,3 +48,5 @@ def test_the_opinion_is_the_nearest_product_of_the_whole_matrix() -> None:
     expected = (T @ V[:12].T * shrunk) @ V[:12]
     a, b = choice.opinion
     assert np.corrcoef((a @ b.T).ravel(), expected.ravel())[0, 1] > 0.98
+    out = np.setdiff1d(np.arange(D), among)
+    assert np.linalg.norm(a @ b[out].T) == pytest.approx(np.linalg.norm(expected[:, out]), rel=0.1)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from tandemrank.beliefs.scorer import raised
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, load
-from tandemrank.serving import replay
+from tandemrank.serving import live_policy, records, replay
 from tandemrank.serving.drawing import parse
 from tandemrank.serving.engine import Server
 from tandemrank.serving.live_policy import LivePolicy
@@ -145,3 +146,48 @@ def test_lists_that_explored_are_drawn_again(tmp_path) -> None:
     log.close()
     found = replay.replay([str(tmp_path / "log")], [LivePolicy(plain)])
     assert found.equal == found.impressions == 20
+
+
+def test_by_default_as_many_deviations_as_cost_little(monkeypatch) -> None:
+    """What the belief expects of drawn lists, by enumeration: the most that keeps the share is taken, and by a server."""
+    plain, theta = policy(), (1.0, 0.5)
+    plain.ranker.query_spread += 4
+    live = LivePolicy(plain)
+
+    def expected(c: float) -> float:
+        total = 0.0
+        for q in range(4):
+            s_c, s_r = (s[0].tolist() for s in exploring(plain, c).plain_scores([q]))
+            rho = enumeration.exposure(s_c, s_r, list(theta), plain.K2)
+            sharpness = plain.ranker.sharpness * float(plain.ranker.scale(torch.tensor([q])))
+            R = torch.sigmoid(plain.plain_scores([q])[1][0].double() / sharpness)
+            total += float(torch.tensor(rho).double() @ R)
+        return total
+
+    monkeypatch.setattr(live_policy, "DRAWN", 2000)
+    for c in (0.5, 2.0):
+        found = live._expected(live.raised(c), plain.ranker, np.array(theta)) / 2000
+        assert found == pytest.approx(expected(c), rel=0.02)
+    costs = {c: 1 - expected(c) / expected(0) for c in live_policy.RAISED}
+    assert max(costs.values()) > 0.01
+    steps = sorted(set(costs.values()))
+    for low, high in pairwise([0, *steps]):
+        if high - low < 0.01:
+            continue  # too near to be told apart by draws
+        monkeypatch.setattr(live_policy, "COST", (low + high) / 2)
+        wanted = max((c for c, cost in costs.items() if cost <= low), default=0.0)
+        live._affordable.clear()
+        assert live.affordable(theta) == wanted
+        server = Server(live, exploration=parse("belief"), seed=0, theta=theta)
+        assert server._drawn(server.traffic, 1).impression.strategy == f"belief:{wanted}"
+
+
+def test_a_server_without_a_belief_draws_as_trained_and_beside_one_by_its_deviations() -> None:
+    plain = policy()
+    scorer = MatrixFactorisation(np.ones((4, 2)), np.ones((5, 2)))
+    other = LivePolicy(TwoStagePolicy(scorer, scorer, 3, 2, plain.vocabulary))
+    server = Server(other, exploration=parse("belief"), seed=0)
+    assert server.exploration.name == "trained"
+    new = LivePolicy(plain)
+    server.swap(records.split(other, new, 0.5, salt="x"))
+    assert server.exploration.name == f"belief:{new.affordable(server.theta)}"

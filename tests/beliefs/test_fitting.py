@@ -16,7 +16,8 @@ from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
-from tandemrank.beliefs.grades import Grades
+from tandemrank.beliefs.grades import Grades, sigmoid
+from tandemrank.beliefs.levels import Levels
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.beliefs.models import ProductModel
 from tandemrank.beliefs.scorer import FLAT, ranker_of, sharpness_of
@@ -224,10 +225,40 @@ def test_a_gain_is_sure_by_two_of_its_standard_errors() -> None:
 def test_how_often_an_item_is_shown_counts_from_when_it_first_was() -> None:
     item, time, n = np.array([0, 1, 2]), np.array([0, TIMES - 1, 0]), np.array([9.5, 9.5, 1.5])
     counts = Counts.of_rows(np.zeros(3, int), item, np.ones(3), n, np.zeros(3), impressions=np.ones(1), D=4, time=time)
-    old, new, seldom = np.log(10 / TIMES), np.log(10), np.log(2 / TIMES)
-    never = np.quantile([old, new, seldom], fitting.SELDOM)
-    expected = np.array([old, new, seldom, never])
-    assert fitting._shown(counts) == pytest.approx(expected - expected.mean())
+    expected = np.array([np.log(10 / TIMES), np.log(10), np.log(2 / TIMES)])
+    found = fitting._shown(counts, np.zeros((4, 0)))
+    assert np.diff(found[:3]) == pytest.approx(np.diff(expected))
+    assert found.mean() == pytest.approx(0)
+
+
+def test_of_items_that_were_never_shown_new_ones_are_believed_by_their_features_and_disliked_ones_less() -> None:
+    w, new = worlds.never_shown(1)
+    rows, n = np.tile(w.theta, len(w.query)), w.items.size
+    counts = Counts.of_rows(
+        np.repeat(w.query, len(w.theta)), w.items.ravel(), rows, np.ones(n), w.clicks.ravel().astype(float),
+        impressions=np.bincount(w.query, minlength=len(w.R)).astype(float), D=w.R.shape[1],
+    )  # fmt: skip
+    rate = float(counts.C.sum() / counts.E.sum())
+    found = fit(counts, Features(item=w.item_features), chosen=Chosen.log(Grades.graded(rate, 0.25)), model="none")
+    R, disliked = found.matrix(np.arange(len(w.R)))[:, :-1], (counts.by_item(counts.n) == 0) & ~new
+    ratio = {name: R[:, some].mean() / w.R[:, some].mean() for name, some in (("new", new), ("disliked", disliked))}
+    assert disliked.sum() > 10
+    assert 0.8 < ratio["new"] < 1.15
+    assert 0.5 < ratio["disliked"] < 1.25
+
+
+def test_items_that_were_never_shown_lose_by_what_is_expected_of_production_and_are_less_known() -> None:
+    counts = Counts.of_rows(
+        np.zeros(2, int), np.arange(2), np.ones(2), np.array([5.0, 1.0]), np.zeros(2), impressions=np.ones(1), D=4
+    )
+    given = fitting._given(counts, Features().known(1, 4), Choice.of(counts), None, {})
+    design = np.column_stack([np.ones(4), [2.0, -1.0, -2.0, 0.5]])
+    before = np.array([0.0, 0.0, 0.0, 1.0])
+    for by_shown, lost in ((0.1, 0.4), (0.5, 0.0)):
+        levels = Levels(before=before, after=before, w=np.array([0.0, by_shown]), knowledge=8.0, evidence=0.0)
+        less, variance = fitting._unseen_items(levels, replace(given, design=design))
+        assert less == pytest.approx([0, 0, lost, 0])
+        assert variance == pytest.approx([0, 0, 0.5, 1 / (8 * sigmoid(np.array(1.0)) * sigmoid(np.array(-1.0)))])
 
 
 @pytest.mark.parametrize(("n", "is_bit"), [(4, False), (5, True)])
@@ -238,7 +269,7 @@ def test_the_bit_is_chosen_only_where_it_is_surely_likelier(n: int, is_bit: bool
     held = np.arange(len(counts.query)) % 10 == 0
     search = fitting.Search(counts, np.zeros((len(counts.query), 3)), held, given, 0)
 
-    def score(chosen: Chosen) -> JudgedPairs:
+    def score(chosen: Chosen, *_: Chosen) -> JudgedPairs:
         return JudgedPairs(np.full(n, float(chosen.grades.is_bit)), np.zeros(n), np.eye(1))
 
     search.score = score  # type: ignore[method-assign]
@@ -314,7 +345,8 @@ def test_how_much_queries_differ_goes_down_as_far_as_that_helps(monkeypatch: pyt
     search = object.__new__(fitting.Search)
     search.rate = 0.1
     monkeypatch.setattr(
-        search, "score", lambda chosen: JudgedPairs(np.array([-chosen.total - chosen.rank]), np.zeros(1), np.zeros((1, 1))),
+        search, "score",
+        lambda chosen, *_: JudgedPairs(np.array([-chosen.total - chosen.rank]), np.zeros(1), np.zeros((1, 1))),
         raising=False,
     )  # fmt: skip
     start = Chosen.log(Grades.graded(0.1, 0.7))
@@ -329,9 +361,34 @@ def test_another_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     for gain, wanted in ((1.0, 0.7), (-1.0, 0.7), (3.0, 2.5), (-3.0, 0.15)):
         terms = {spread: np.array([gain * k]) for k, spread in enumerate(fitting.SPREADS)}
         monkeypatch.setattr(
-            search, "score", lambda c, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),
+            search, "score",
+            lambda c, *_, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),
             raising=False,
         )  # fmt: skip
         start = Chosen.log(Grades.graded(0.1, 0.7))
         found, _ = search._moved(start, search.score(start), fitting.FIRST_MOVES)
         assert found.grades.spread == wanted
+
+
+def test_items_that_were_never_shown_take_no_part_in_the_search_and_change_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_items, searched = list[int](), fitting._searched
+
+    def heard(search: fitting.Search, *rest: object) -> Chosen:
+        of_items.append(search.counts.D)
+        return searched(search, *rest)
+
+    monkeypatch.setattr(fitting, "_searched", heard)
+    rng = np.random.default_rng(6)
+    counts = counts_of(
+        worlds.logged(worlds.graded("small shop", rng, queries=60, items=80, knows=0.5, cold=10), 2_000, rng)
+    )
+    among = np.sort(np.random.default_rng(0).permutation(5_000)[: counts.D]).astype(np.int32)
+    few = counts.of_items(counts.items)
+    many = replace(few, item=among[few.item], D=5_000)
+    with_all = fit(many)
+    alone = fit(few, chosen=with_all.chosen)
+    assert of_items == [few.D]
+    pairs = [fitted.before(fitted.counts.query, fitted.counts.item)[0] for fitted in (with_all, alone)]
+    assert np.corrcoef(pairs)[0, 1] > 0.97  # production's choice knows how many it left out

@@ -83,3 +83,21 @@ def test_constants_are_chosen_by_samples_of_the_whole_log(monkeypatch: pytest.Mo
     known, counts = Features().known(Q, D), counts_of(times=3)
     alone = fit(counts, known, production=production, seed=1)
     assert_same(by_a_group(counts, known, production, seed=1), alone)
+
+
+def test_a_group_shares_the_search_and_chooses_what_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged, tried = list[tuple[int, str]](), fitting.Search._judged
+
+    def heard(search: fitting.Search, chosen: Chosen) -> turns.JudgedPairs:
+        judged.append((search.group.rank, chosen.words))
+        return tried(search, chosen)
+
+    monkeypatch.setattr(fitting.Search, "_judged", heard)
+    counts, known = counts_of(), Features().known(Q, D)
+    alone = fit(counts, known, seed=2)
+    of_one = [words for _, words in judged]
+    judged.clear()
+    together = by_a_group(counts, known, seed=2)
+    assert repr(together.chosen.words) == repr(alone.chosen.words)
+    assert {words for _, words in judged} >= set(of_one)
+    assert max(sum(rank == r for r, _ in judged) for rank in range(3)) < 0.6 * len(of_one)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tandemrank.beliefs.grades import Grades, sigmoid
-from tandemrank.beliefs.levels import KNOWLEDGE, item_levels
+from tandemrank.beliefs.levels import KNOWLEDGE, item_levels, log_shown
 
 GRADES = Grades.bit(0.9, 0.02)
 
@@ -73,3 +73,31 @@ def test_no_click_at_all_and_clicks_at_every_look_have_finite_levels() -> None:
     for clicks in (np.zeros(5), np.full(5, 40.0)):
         found = item_levels(clicks, np.full(5, 40.0), np.ones((5, 1)), GRADES)
         assert np.isfinite(found.after).all()
+
+
+def test_an_item_that_was_never_shown_is_new_or_production_had_the_chance() -> None:
+    """Counts are drawn from the model; the posterior is the sum over a fine grid, at the true constants."""
+    rng = np.random.default_rng(2)
+    D, tau, share = 4000, 1.0, 0.1
+    z = rng.normal(size=(D, 1))
+    mu, new = 1.5 + 2.0 * z[:, 0], rng.random(D) < share
+    number = np.where(new, 0, rng.poisson(np.exp(mu + tau * rng.normal(size=D)))).astype(float)
+    never = number == 0
+    found = log_shown(number, np.ones(D), z)
+    at = mu[never, None] + tau * np.linspace(-6, 6, 2001)
+    none = np.exp(-(np.linspace(-6, 6, 2001) ** 2) / 2 - np.exp(at))
+    chance = none.sum(1) / np.exp(-(np.linspace(-6, 6, 2001) ** 2) / 2).sum()
+    had = (1 - share) * chance / ((1 - share) * chance + share)
+    wanted = had * (none * at).sum(1) / none.sum(1) + (1 - had) * mu[never]
+    shift = np.mean(found[~never] - np.log(number[~never] + 0.5))
+    assert np.abs(found[never] - shift - wanted).mean() < 0.15
+    assert found[new & (mu > 3)].mean() > found[never & ~new].mean() + 2
+
+
+def test_no_item_is_new_where_all_were_shown_and_without_features_none_is_told_from_another() -> None:
+    shown = np.array([1.0, 4.0, 9.0])
+    wanted = np.log(shown + 0.5)
+    assert log_shown(shown, np.ones(3), np.zeros((3, 0))) == pytest.approx(wanted - wanted.mean())
+    found = log_shown(np.append(np.full(50, 200.0), [0, 0]), np.ones(52), np.zeros((52, 0)))
+    assert found[-1] == found[-2]
+    assert found[-1] == pytest.approx(found[0], abs=0.1)  # others are shown 200 times: it had no chance

@@ -6,6 +6,8 @@ import pytest
 from tandemrank.beliefs.grades import sigmoid
 from tandemrank.beliefs.space import Directions, Shape, Vectors, from_production, products_at, shaped
 
+SHOWN = np.arange(3, 25)  # of 30 items
+
 
 def test_production_differs_in_the_directions_in_which_its_queries_do() -> None:
     rng = np.random.default_rng(0)
@@ -33,9 +35,10 @@ def test_how_much_queries_differ_is_the_mean_over_relevant_pairs() -> None:
     rng = np.random.default_rng(1)
     directions, g = Directions(rng.normal(size=(30, 4))), rng.normal(-2, 1, 30)
     for shape in (Shape(total=3.0, slope=0.0), Shape(total=0.7, slope=0.4)):
-        space, p = shaped(directions, g, shape, 2), sigmoid(g)
+        space, p = shaped(directions, g, shape, 2, SHOWN), sigmoid(g)
         length = np.square(space.items[:, :4].astype(float)).sum(1)
-        assert p @ length / p.sum() == pytest.approx(shape.total, rel=1e-5)
+        # Of items that were never shown nothing is known, however many there are.
+        assert p[SHOWN] @ length[SHOWN] / p[SHOWN].sum() == pytest.approx(shape.total, rel=1e-5)
         ratio = length / np.square(directions.items).sum(1)
         assert np.log(ratio / ratio[0]) == pytest.approx(
             -2 * shape.slope * np.log((p * (1 - p)) / (p * (1 - p))[0]), abs=1e-3
@@ -45,7 +48,7 @@ def test_how_much_queries_differ_is_the_mean_over_relevant_pairs() -> None:
 def test_a_query_that_is_not_known_finds_items_as_their_levels_say() -> None:
     rng = np.random.default_rng(2)
     g, shape = rng.normal(-1, 1, 20), Shape(total=2.0, slope=0.2, level=0.5)
-    space = shaped(Directions(rng.normal(size=(20, 3))), g, shape, 1)
+    space = shaped(Directions(rng.normal(size=(20, 3))), g, shape, 1, np.arange(20))
     x = rng.normal(size=(40_000, 4)) / np.sqrt(space.precision)
     mean = sigmoid(x @ space.items.T.astype(float) + space.offset).mean(0)
     assert mean == pytest.approx(sigmoid(g), abs=0.02)
@@ -54,7 +57,7 @@ def test_a_query_that_is_not_known_finds_items_as_their_levels_say() -> None:
 def test_trust_is_how_far_a_query_is_where_production_has_it() -> None:
     rng = np.random.default_rng(3)
     directions = Directions(rng.normal(size=(6, 2)), rng.normal(size=(5, 2)))
-    space = shaped(directions, np.zeros(6), Shape(trust=0.5), 5)
+    space = shaped(directions, np.zeros(6), Shape(trust=0.5), 5, np.arange(6))
     assert directions.queries is not None
     assert np.array_equal(space.mean, np.column_stack([0.5 * directions.queries, np.zeros(5)]))
 

@@ -17,7 +17,9 @@ def test_the_servers_test_decides_at_the_same_impression(new, ends) -> None:
     test = LiveTest(mixture, K, usual=RATE)
     for n in range(when + 1):
         assert test.look() == "continue", n
-        test.hear(shown(mixture, int(arm[n])), tuple(range(clicks[n])))
+        one = shown(mixture, int(arm[n]))
+        one = one._replace(impression=one.impression._replace(places=K))
+        test.hear(one, tuple(range(clicks[n])))
     assert test.look() == ends
 
 

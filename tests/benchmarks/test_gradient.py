@@ -113,7 +113,8 @@ def test_a_stage_alone_gets_the_gradient_it_gets_beside_the_other() -> None:
         (alone,) = torch.autograd.grad(value.sum(), scores[stage])
         assert torch.equal(alone, both[stage])
     with torch.no_grad():
-        assert torch.equal(race.utility(of.s, of.r, of.w, of.theta, 20, generator=seeded(0)), value)
+        again = race.utility(of.s, of.r, of.w, of.theta, 20, generator=seeded(0))  # by another kernel
+        assert torch.allclose(again, value, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -7,17 +7,23 @@ import re
 import subprocess
 import sys
 from types import FunctionType
+from typing import get_args
 
 import numpy as np
 import polars as pl
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import tandemrank
 from tandemrank import policies
 from tandemrank._base.files import MARK
 from tandemrank.cli import experiments
+from tandemrank.cli.groups import CHOICES, FEW, GROUPS
 from tandemrank.cli.main import app, main
-from tandemrank.experiments.config import GridConfig
+from tandemrank.cli.terminal import rows_table, show
+from tandemrank.experiments.config import PRESETS, GridConfig
+from tandemrank.reports.words import Sheet
 
 SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
 
@@ -204,7 +210,7 @@ def test_learn_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, 
     assert "training started from the clicks of the log" in out
     assert "Trained: Baseline; not: Beliefs." in " ".join(out.split())
     page = (tmp_path / "own" / "report.html").read_text()
-    assert "tandemrank learn --logs" in page
+    assert 'tandemrank learn <span class="whole">--logs</span>' in page
     for method in ("beliefs", "baseline"):
         assert (tmp_path / "own" / method / "policy" / "config.json").exists()
     code, _, err = call(capsys, monkeypatch, *run)
@@ -405,7 +411,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
     assert out.startswith("Do not ship.\n")
     assert "it is no better by +0.5" in out
     assert "<h1>Do not ship.</h1>" in page.read_text(encoding="utf-8")
-    assert "tandemrank decide --logs" in page.read_text(encoding="utf-8")
+    assert 'tandemrank decide <span class="whole">--logs</span>' in page.read_text(encoding="utf-8")
     code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-20", "--json")
     assert code == 0, err
     assert (json.loads(out)["call"], json.loads(out)["chosen"]) == ("ship", str(folder / "production"))
@@ -449,7 +455,11 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "absent.parquet"], 2, "give a policy by --policy"),
-        (["estimate", "--logs", "x", "--estimator", "magic"], 2, "estimator must be one of auto, doubly_robust, ips"),
+        (
+            ["estimate", "--logs", "x", "--estimator", "magic"],
+            2,
+            "one of auto, completed, doubly_robust, ips, beta_ips",
+        ),
         (["compare", "--logs", "x", "--estimator", "doubly_robust"], 2, "doubly_robust needs a reward model"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
         (["decide", "--logs", "x"], 2, "give at least one policy"),
@@ -488,6 +498,54 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, capsys, monkeypat
     assert "No space left on device" in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(get_command(app).commands))  # type: ignore[attr-defined]
+def test_help_has_groups_and_choices_and_is_whole_at_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    found = CliRunner().invoke(app, [name, "--help"])
+    assert found.exit_code == 0
+    assert "…" not in found.stdout
+    assert max(map(len, found.stdout.splitlines())) <= 80
+    parameters = get_command(app).commands[name].params  # type: ignore[attr-defined]
+    options = [x for x in parameters if x.param_type_name == "option"]
+    for option in options:
+        assert option.opts[0] in found.stdout
+    if len(parameters) > FEW:
+        assert {x.rich_help_panel for x in options} <= set(GROUPS)
+    else:
+        assert not {x.rich_help_panel for x in options} - {None}
+    for choice in CHOICES["propensity"] if name in ("estimate", "compare", "decide") else ():
+        assert choice in found.stdout
+
+
+def test_choices_are_those_that_the_library_takes() -> None:
+    """The words of --help are those of the types behind them."""
+    from tandemrank.logs.importers.run import EVENTS, TABLES
+    from tandemrank.offpolicy.estimators import Estimator
+    from tandemrank.serving.export import FORMATS
+    from tandemrank.training.config import LearningConfig
+    from tandemrank.training.schedules import Method
+
+    assert set(CHOICES["kind"]) == {*EVENTS, *TABLES}
+    fields = LearningConfig.model_fields
+    assert set(CHOICES["propensity"]) == set(get_args(fields["propensity"].annotation))
+    assert set(CHOICES["exclude"]) == set(get_args(get_args(fields["exclude"].annotation)[0]))
+    assert set(CHOICES["method"]) == {"auto", *get_args(Method)}
+    assert set(CHOICES["estimator"]) == {*get_args(Estimator), "self_normalised"}
+    assert set(CHOICES["to"]) == set(FORMATS)
+    assert set(CHOICES["preset"]) == set(PRESETS)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_table_cuts_a_name(width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "policies/of-the-last-week/learned/beliefs/policy"
+    monkeypatch.setattr("rich.console.Console.is_terminal", property(lambda _: True))
+    monkeypatch.setenv("COLUMNS", str(width))
+    sheet = Sheet(["name", "value"], [[name, ""]], ["name"]).terminal()
+    for made in (rows_table("rows", [{"name": name, "value": ""}]), sheet):
+        show(made)
+        assert name in re.sub(r"\x1b\[[\d;]*m|[^\w/-]", "", capsys.readouterr().out)
 
 
 def test_help_is_complete() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tandemrank._base.files import as_json
 from tandemrank.clicks import examination
-from tandemrank.clicks.cells import CellCurve, read_examination, theta_of
+from tandemrank.clicks.models import CellCurve, read_examination, theta_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import feedback, reading, sums
 from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, after_clicks
@@ -95,12 +95,26 @@ def test_examination_by_a_column() -> None:
         examination.examine(reading.read(log), by="device")
 
 
-def test_neighbours_are_drawn_to_each_other() -> None:
+def test_states_are_drawn_to_their_mean_and_clicks_and_ranks_to_their_neighbours() -> None:
     x = np.array([0.0, 1.0, 2.0, 5.0, 3.0, 1.0])  # two ranks in three states
-    columns, clicks = (x @ examination.neighbours(2, 3, clicks=of_clicks) @ x for of_clicks in (False, True))
+    column, clicks = (x @ examination.drawn_together(2, 3, clicks=of_clicks) @ x for of_clicks in (False, True))
     down = 25 + 4 + 1
-    assert columns == pytest.approx(down + 1 + 1 + 4 + 4)
+    assert column == pytest.approx(down + (1 + 0 + 1) + (4 + 0 + 4))
     assert clicks == pytest.approx(down + 1 + 4)
+
+
+def test_the_curves_of_a_column_have_intervals_that_hold() -> None:
+    held = []
+    for seed in range(3, 8):
+        found = examination.examine(frame(8_000, seed, device=True), by="device")
+        assert found.cells is not None
+        assert found.cells_low is not None
+        assert found.cells_high is not None
+        k = np.arange(1, K + 1)[:, None]
+        true = 1.0 / k ** np.array([1, 2])
+        held.append((found.cells_low <= true) & (true <= found.cells_high))
+        assert (found.cells_low[1:] < found.cells.array[1:]).all()
+    assert np.mean(held) >= 0.85  # 30 intervals of 95%
 
 
 def test_the_file_of_examine_is_what_commands_take(tmp_path: Path) -> None:
@@ -112,7 +126,7 @@ def test_the_file_of_examine_is_what_commands_take(tmp_path: Path) -> None:
     assert read_examination(path) == (1.0, 0.5)
     assert theta_of((1.0, 0.5)).tolist() == [1.0, 0.5]
     path.write_text(json.dumps({"theta": [1, 0.5], "cells": {"theta": [[1], [0.5]]}}), encoding="utf-8")
-    with pytest.raises(ConfigError, match="expected `cells`"):
+    with pytest.raises(ConfigError, match="expected `cells` as"):
         read_examination(path)
 
 

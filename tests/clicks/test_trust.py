@@ -41,6 +41,8 @@ def test_it_is_found_and_nothing_is_found_where_there_is_none(tau, surely) -> No
     assert all(one is not None and one.surely == surely for one in found)
     z = [(one.tau - tau) / one.error for one in found if one is not None]
     assert abs(np.mean(z)) < 5 / np.sqrt(len(z))
+    spread = np.std([one.tau for one in found if one is not None], ddof=1)
+    assert spread < 2 * np.mean([one.error for one in found if one is not None])  # .5 and .7; of a twentieth 2.1, 3.3
     assert np.mean([one.theta for one in found if one is not None], 0) == pytest.approx(
         [1, 1 / 2, 1 / 3, 1 / 4], rel=0.1
     )
@@ -60,3 +62,19 @@ def test_edges_one_rank_few_clicks() -> None:
     some = log(200, 0.0, 0)
     assert trust.trust_of(some.of_rows(some.rank == 0)) is None
     assert trust.trust_of(log(20, 0.0, 0)) is None
+
+
+def test_nothing_is_said_of_a_log_whose_clicks_are_of_pairs_that_were_shown_once() -> None:
+    rng, n, items = np.random.default_rng(0), 60_000, 100_000
+    shown = rng.integers(0, items, (n, 2)).astype(np.int32)
+    often = np.arange(n) % 2 == 0  # half of the lists are of few items, which nobody clicks
+    shown[often] = np.stack([rng.integers(0, 5, n), rng.integers(5, 10, n)], 1)[often]
+    clicks = (rng.random((n, 2)) < 0.02) & ~often[:, None]
+    lists = Impressions(rng.integers(0, Q, n).astype(np.int32), shown, clicks.astype(np.uint8))
+    seen = counting.from_impressions([lists], Vocabulary(pl.Series(range(Q)), pl.Series(range(items))))
+    assert clicks.sum() > trust.ENOUGH
+    assert trust.trust_of(seen) is None
+
+
+def test_a_trust_at_the_end_of_its_range_was_not_found() -> None:
+    assert trust.trust_of(log(15_000, 0.9, 0)) is None

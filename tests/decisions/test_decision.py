@@ -11,7 +11,7 @@ import pytest
 import tandemrank
 from tandemrank._base.files import as_json
 from tandemrank._base.ids import Vocabulary
-from tandemrank.decisions import decision, planning, segments
+from tandemrank.decisions import decision, guardrails, planning
 from tandemrank.decisions.decision import Call, decide
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.offpolicy import bounds, comparison
@@ -292,7 +292,8 @@ def test_better_on_average_and_worse_for_some_is_said() -> None:
     assert pages.warning(found).startswith("Better on average, but worse for new (−")
     page = pages.report(found).html()
     assert pages.warning(found) in page.split("The difference")[0]
-    assert page.count("<svg") == 2
+    assert re.findall("<h2>(.*?)</h2>", page)[-3:-1] == ["What changes for 10 queries", "Weights and support"]
+    assert page.count("<svg") == 3
     assert json.loads(as_json(found.summary()))["candidates"][0]["worse_segments"] == ["new"]
     assert ("decide by queries" in page, found.independent) == (True, "impressions")
     total = sum(x.impressions * x.difference for x in one.segments) / LOG.height
@@ -341,6 +342,11 @@ def test_a_segment_below_its_limit_does_not_ship_and_who_harms_nobody_is_preferr
         ConfigError, match=r"no_segment_below: expected a number .* and segment, a column; got -0.1 and None"
     ):
         decide(BETTER, LOG, no_segment_below=-0.1, **KNOWN)
+    devices = LOG.with_columns(device=pl.Series(["phone", "desk"]).gather(pl.int_range(len(LOG), eager=True) % 2))
+    with pytest.raises(
+        ConfigError, match="expected a column with one value for a query; device has several for queries with"
+    ):
+        decide(BETTER, devices, segment="device", no_segment_below=-0.1, **KNOWN)
 
 
 def test_an_answer_that_is_refused_has_no_figures_but_diagnostics() -> None:
@@ -372,17 +378,17 @@ def test_an_answer_that_is_refused_has_no_figures_but_diagnostics() -> None:
 def test_queries_with_several_values_or_none_are_segments_of_their_own() -> None:
     vocabulary = Vocabulary(pl.Series([1, 2, 3, 4]), pl.Series([0]))
     log = pl.DataFrame({"query_id": [1, 1, 2, 3], "items": [[0]] * 4, "clicks": [[0]] * 4, "a": ["x", "y", "x", None]})
-    found = segments.segments_of_log(log, "a", vocabulary)
+    found = guardrails.segments_of_log(log, "a", vocabulary)
     assert [found.names[i] for i in found.of_query] == ["(several)", "x", "(none)", "(none)"]
     with pytest.raises(ConfigError, match="no column 'b' to make segments of"):
-        segments.segments_of_log(log, "b", vocabulary)
+        guardrails.segments_of_log(log, "b", vocabulary)
     with pytest.raises(ConfigError, match="has lists"):
-        segments.segments_of_log(log, "items", vocabulary)
+        guardrails.segments_of_log(log, "items", vocabulary)
     with pytest.raises(ConfigError, match="no column 'b' to make segments of; others: a"):
-        segments.segments_of_table(pl.DataFrame({"query_id": [1], "a": [1]}), "b", vocabulary)
+        guardrails.segments_of_table(pl.DataFrame({"query_id": [1], "a": [1]}), "b", vocabulary)
     many = pl.DataFrame({"query_id": range(200), "a": range(200)})
     with pytest.raises(ConfigError, match="has 200 values"):
-        segments.segments_of_table(many, "a", vocabulary)
+        guardrails.segments_of_table(many, "a", vocabulary)
 
 
 def test_a_canary_loses_no_more_than_the_risk_and_takes_about_as_long_as_planned() -> None:
@@ -410,6 +416,20 @@ def test_a_canary_loses_no_more_than_the_risk_and_takes_about_as_long_as_planned
         decide(SAME, LOG, **KNOWN, risk=0.0)  # whether a canary comes of it or not
 
 
+@pytest.mark.parametrize(("worst", "share", "floor"), [(0.2, 0.5, (5 - 0.875) / 0.5), (-9.0, 0.01, 0.875 / 0.01)])
+def test_a_canary_is_planned_by_the_variance_and_the_floor_of_both_arms(
+    worst: float, share: float, floor: float
+) -> None:
+    """Two queries with 2 and .5 clicks per impression: within them 12 + 13.5, between them 10 1.125^2 + 30 .375^2."""
+    live = Estimate(np.array([20.0, 15.0]), np.array([10.0, 30.0]))
+    variance = (12 + 13.5 + 10 * 1.125**2 + 30 * 0.375**2) / 40
+    assert planning.click_variance(live, 5) == pytest.approx(variance)
+    plan = planning.plan_canary(0.1, worst, live, at_least=0.0, most=5, level=0.95, risk=0.01)
+    sd, stakes = np.sqrt(variance * (1 / share + 1 / (1 - share))), bounds.spread_stakes()
+    needed = bounds.terms_needed(0.1, sd, null=0.0, floor=floor, level=0.95, stakes=stakes)
+    assert (plan.share, plan.impressions) == (share, np.ceil(needed))
+
+
 def test_what_comes_out_is_plain_json_and_a_page() -> None:
     found = decide({"a <b>": BETTER, "w": WORSE}, LOG, **KNOWN)
     plain = json.loads(as_json(found.summary()))
@@ -418,7 +438,7 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
     page = pages.report(found, command="tandemrank decide").html()
     assert "Ship it: a &lt;b&gt;." in page
     assert "<b>" not in re.sub(r"<[^>]*>", "", page)
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2
     assert "What you have to believe" in page
     assert (pages.warning(found), "The old system drew every list anew" in page) == ("", True)
     careful = pages.report(decide(BETTER, LOG, **KNOWN, independent="queries")).html()

@@ -1,5 +1,5 @@
-"""docs/race.md, "A cascade of any depth": the recursion in plain Python, against enumeration for three stages and against
-`race` for two, sample by sample on the same clocks."""
+"""docs/explanation/race.md, "A cascade of any depth": the recursion in plain Python, against enumeration for three stages
+and against `race` for two, sample by sample on the same clocks."""
 
 import math
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -70,6 +71,28 @@ def test_kernels_are_kept_where_it_is_asked_or_beside_the_sources_or_in_the_user
     assert places(monkeypatch, "", a, b) == a / "__pycache__" / "kernels-d"
     assert places(monkeypatch, str(closed), closed, b) == b / "tandemrank" / "kernels-d"
     assert places(monkeypatch, "", closed, closed) is None
+
+
+def test_kernels_that_may_only_be_read_are_copied_to_where_they_may_be_written(tmp_path, monkeypatch) -> None:
+    beside, cache = tmp_path / "beside", tmp_path / "cache"
+    kept = beside / "__pycache__" / "kernels-d" / "_kernels_1"
+    kept.mkdir(parents=True)
+    (kept / "draws.nbi").write_text("compiled")
+    writable = tempfile.TemporaryFile
+
+    def unless_beside(dir: Path):  # root may write everywhere
+        if beside in dir.parents:
+            raise PermissionError(dir)
+        return writable(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", unless_beside)
+    found = places(monkeypatch, "", beside, cache)
+    assert found == cache / "tandemrank" / "kernels-d"
+    assert (found / "_kernels_1" / "draws.nbi").read_text() == "compiled"
+    assert [path.name for path in found.parent.iterdir()] == ["kernels-d"]
+    (found / "_kernels_1" / "draws.nbi").write_text("newer")
+    assert places(monkeypatch, "", beside, cache) == found
+    assert (found / "_kernels_1" / "draws.nbi").read_text() == "newer"
 
 
 def test_where_nothing_can_be_kept_kernels_work_all_the_same(monkeypatch) -> None:

@@ -261,6 +261,19 @@ def test_the_noise_that_all_documents_share_is_gone(K: int) -> None:
         assert (balanced.mean() - before.mean()).abs() < 5 * before.std() / n**0.5
 
 
+@pytest.mark.parametrize(("K2", "K", "samples"), [(4, 2, 1), (7, 3, 3), (1, 1, 2), (3, 5, 1)])
+def test_the_value_is_the_same_with_and_without_gradients(K2: int, K: int, samples: int) -> None:
+    generator = seeded(1)
+    s, r, w = (torch.randn(50, 7, generator=generator) for _ in range(3))
+    s[:9, :3], r[5:20, 2:5], s[20:25] = -torch.inf, -torch.inf, -torch.inf
+    w, theta = w * (torch.rand(w.shape, generator=generator) < 0.5), 1 / torch.arange(1.0, K + 1)
+    wanted = value_and_gradients(s, r, w, theta, K2, samples=samples, generator=seeded(2))[0]
+    for weights in (w, csr_matrix(w.numpy())):
+        found = race.utility(s, r, weights, theta, K2, samples=samples, generator=seeded(2))
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_no_weight_no_gradient() -> None:
     s, r = torch.randn(5, 20, generator=seeded(1)), torch.randn(5, 20, generator=seeded(2))
     assert all(

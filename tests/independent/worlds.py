@@ -343,6 +343,31 @@ def gowalla_like(seed: int) -> World:
     return logged(replace(w, K2=200), 15_000, rng)
 
 
+def never_shown(seed: int) -> tuple[World, NDArray[np.bool_]]:
+    """Items that no list has had: 20 are new (-> [D]), and some production thinks badly of, rightly; 15 appear late. Features
+    tell most of an item's level."""
+    rng = np.random.default_rng(seed)
+    Q, D, J, n = 400, 300, 6, 40_000
+    z_q, z_d = rng.normal(size=(Q, J)), rng.normal(size=(D, J))
+    level = 0.7 * z_d[:, 0] + 0.5 * z_d[:, 1] + 0.3 * rng.normal(size=D)
+    pair = z_q @ rng.normal(size=(J, J)) @ z_d.T / J
+    own = rng.normal(size=(Q, 4)) @ rng.normal(size=(4, D)) / 2
+    taste = 0.8 * pair / pair.std() + 0.6 * own / own.std()
+    knows = level + 0.3 * taste
+    w = World(
+        name="never shown", R=0.8 * sigmoid(level + taste - 1.5), s_c=knows + 0.3 * rng.normal(size=taste.shape),
+        s_r=knows + 0.4 * rng.normal(size=taste.shape), sigma=(0.5, 0.5), random_share=0.05, K2=30,
+        theta=1 / np.arange(1, 9) ** 0.7, traffic=1 / np.arange(1, Q + 1) ** 0.5, cold=np.zeros(0, np.int64),
+        query_features=z_q, item_features=z_d,
+    )  # fmt: skip
+    order, there = rng.permutation(D), np.ones((2, D), np.bool_)
+    there[0, order[:35]] = there[1, order[:20]] = False
+    query = rng.choice(Q, size=n, p=w.traffic / w.traffic.sum())
+    parts = zip(np.split(query, [n * 3 // 5]), there, strict=True)
+    items = np.concatenate([shown(w, part, rng, available) for part, available in parts])
+    return replace(w, query=query, items=items, clicks=clicks_on(w, query, items, rng)), ~there[1]
+
+
 WORLDS: dict[str, Callable[[int], World]] = {
     "shop 30k": lambda seed: shop("shop 30k", seed, 30_000),
     "shop 200k": lambda seed: shop("shop 200k", seed, 200_000),

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tandemrank._base.contexts import named, text_of
+from tandemrank._base.frames import named, text_of
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import reading

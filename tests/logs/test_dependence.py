@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tandemrank.logs.dependence import FEW, Dependence, dependence
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.pairs import FEW, Dependence, dependence
 
 Q, D, K = 40, 8, 3
 THETA = np.array([1.0, 0.6, 0.4])

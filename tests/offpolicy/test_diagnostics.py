@@ -9,6 +9,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import valuation
+from tandemrank.offpolicy.diagnostics import _by_weight
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
@@ -114,3 +115,17 @@ def test_the_error_of_the_balance_of_few_queries_is_not_below_its_bootstrap(chan
     bootstrap = each.std() / np.sqrt(n)
     assert bootstrap < found.balance_error < 2.5 * bootstrap
     assert abs(found.balance - 1) < 5 * bootstrap
+
+
+def test_the_histogram_of_weights_adds_up_to_what_is_supported() -> None:
+    shown, R, pair = world(None)
+    log = counting.from_impressions([draw(shown, R, 1)], VOCABULARY)
+    rests = valuation.estimate(pair, log, examination=THETA, samples=50).diagnostics
+    assert rests is not None
+    assert rests.by_weight is not None
+    assert sum(rests.by_weight.logged) == pytest.approx(1)
+    assert sum(rests.by_weight.exposed) == pytest.approx(1 - rests.unsupported)
+    assert "by_weight" not in rests.summary()
+    by_hand = _by_weight(np.array([0.05, 1.0, 2.0, 200.0]), np.array([4.0, 2.0, 1.0, 0.1]), 0.5)
+    assert by_hand.logged == pytest.approx([4 / 7.1, 0, 0, 3 / 7.1, 0, 0, 0, 0.1 / 7.1])
+    assert by_hand.exposed == pytest.approx([0.5 * 0.2 / 24.2, 0, 0, 0.5 * 4 / 24.2, 0, 0, 0, 0.5 * 20 / 24.2])

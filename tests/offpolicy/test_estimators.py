@@ -14,6 +14,7 @@ from tandemrank.logs import counting, feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.estimators import fold_of_queries
+from tandemrank.offpolicy.propensities import frequency_propensity
 from tandemrank.training.weights import click_weights
 
 THETA = [1.0, 0.5]
@@ -98,6 +99,61 @@ def test_doubly_robust_by_hand_and_its_edges() -> None:
     # Without a model it is IPS; and the parts of a log make the whole.
     nothing = estimators.doubly_robust(rho_cr, rho_0, log, r_hat=0 * r_hat, theta=np.array(THETA), direct=np.zeros(1))
     assert nothing.value == pytest.approx(estimators.ips(rho_cr, rho_0, log).value)
+
+
+def counted(log: feedback.Feedback) -> np.ndarray:
+    return frequency_propensity(log, np.array(THETA))
+
+
+def completed(rho_cr: list[float], log: feedback.Feedback, r_hat: list[float]) -> estimators.Completed:
+    direct = np.array([np.dot(rho_cr, r_hat)])
+    return estimators.completed(
+        on_rows(rho_cr, log), counted(log), log, theta=np.array(THETA), r_hat=on_rows(r_hat, log), direct=direct
+    )
+
+
+def test_what_was_shown_counts_by_its_clicks_and_what_was_not_by_beliefs_as_far_as_these_hold_by_hand() -> None:
+    """Items 0 and 1 were examined 1.5 and .5 times, clicked once and never; item 2 was never shown."""
+    rho_cr, r_hat = [0.6, 0.3, 0.5], [0.8, 0.4, 0.9]
+    log = log_of([(0, 1), (0, -1), (-1, 0)], [(1, 0), (0, 0), (0, 0)])
+    assert feedback.exposure(log, np.array(THETA)).sum() == pytest.approx(3.0)
+    known, believed, missing = 0.6 * 1 / 2.5, 0.6 * 0.8 + 0.3 * 0.4, 0.5 * 0.9
+    share = known / believed
+    found = completed(rho_cr, log, r_hat)
+    assert found.estimate.value == pytest.approx(known + share * missing)
+    assert found.factor == pytest.approx((believed + missing) / believed)
+    assert found.off == pytest.approx((1 - share) * share * missing)
+    # Beliefs count beside each other alone.
+    assert completed(rho_cr, log, [x / 2 for x in r_hat]).estimate.value == pytest.approx(found.estimate.value)
+
+
+@pytest.mark.parametrize("lists", [[(0, 1), (1, 0)], [(0, 1), (2, 0)], [(2, 1), (2, 0)]])
+def test_given_what_was_shown_the_estimate_is_unbiased_if_beliefs_are_right_beside_each_other(lists) -> None:
+    """Over all clicks on lists that anybody chose: no propensities, and beliefs that promise a half too much."""
+    expectation = 0.0
+    for clicked in itertools.product(itertools.product((0, 1), repeat=2), repeat=2):
+        chance = 1.0
+        for y, c in zip(lists, clicked, strict=True):
+            for k, d in enumerate(y):
+                click = THETA[k] * RELEVANCE[d]
+                chance *= click if c[k] else 1 - click
+        expectation += (
+            chance * completed(RHO_CR, log_of(lists, list(clicked)), [1.5 * r for r in RELEVANCE]).estimate.value
+        )
+    assert expectation == pytest.approx(TRUTH, rel=1e-9)
+
+
+def test_where_all_was_shown_or_nothing_is_asked_of_beliefs_it_is_ips_by_what_was_counted() -> None:
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    plain = estimators.ips(on_rows(RHO_CR, log), counted(log), log).value
+    for r_hat in (RELEVANCE, [0.0, 0.0, 0.0]):
+        found = completed(RHO_CR, log, r_hat)
+        assert (found.estimate.value, found.factor, found.off) == (
+            pytest.approx(plain),
+            pytest.approx(1.0),
+            pytest.approx(0.0),
+        )
+    assert completed(RHO_CR, log_of([(0, 1)], [(0, 0)]), RELEVANCE).estimate.value == 0.0
 
 
 def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:

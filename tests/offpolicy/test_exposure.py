@@ -8,7 +8,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.model import Belief
 from tandemrank.logs import counting, reading
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy.exposure import MostLikely, exposure_on
+from tandemrank.offpolicy.exposure import MostLikely, Races, exposure_on
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -31,10 +31,10 @@ def test_most_likely_lists_share_the_candidates_of_the_pair_that_draws(monkeypat
     shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
     log = counting.from_impressions([shown], policy.vocabulary)
     monkeypatch.setattr(candidates, "LARGE_EXPOSURE", 0)
-    drawn = exposure_on(policy, log, np.array(THETA), HalfOfAll(), samples=4000, seed=1)
-    alone = exposure_on(MostLikely(policy), log, np.array(THETA), HalfOfAll(), samples=1, seed=1)
+    drawn = exposure_on(policy, log, np.array(THETA), Races(4000, 1), HalfOfAll())
+    alone = exposure_on(MostLikely(policy), log, np.array(THETA), Races(1, 1), HalfOfAll())
     monkeypatch.setattr(candidates, "shown", None)
-    both = exposure_on(MostLikely(policy), log, np.array(THETA), HalfOfAll(), samples=1, seed=1, drawn=drawn)
+    both = exposure_on(MostLikely(policy), log, np.array(THETA), Races(1, 1), HalfOfAll(), drawn=drawn)
     assert both.random is drawn.random
     for name in ("rho", "total", "supported", "direct", "error"):
         np.testing.assert_array_equal(getattr(both, name), getattr(alone, name))
@@ -46,7 +46,7 @@ def test_most_likely_lists_have_the_examination_of_their_ranks() -> None:
     vocabulary = Vocabulary(pl.Series([0, 1]), pl.Series(range(4)))
     pair = TwoStagePolicy(GivenScores(-scores), GivenScores(scores), 3, 2, vocabulary)  # the best item is no candidate
     log = reading.read(pl.DataFrame({"query_id": [0, 1], "items": [[0, 1, 2, 3]] * 2, "clicks": [[0, 0, 0, 0]] * 2}))
-    found = exposure_on(MostLikely(pair), log, np.array([1.0, 0.5, 0.2, 0.1]), samples=1, seed=0)
+    found = exposure_on(MostLikely(pair), log, np.array([1.0, 0.5, 0.2, 0.1]), Races(1, 0))
     assert found.rho.tolist() == [0, 1.0, 0.5, 0, 0, 0.5, 1.0, 0]
     assert found.total.tolist() == found.supported.tolist() == [1.5, 1.5]
 
@@ -71,7 +71,7 @@ def test_a_re_ranker_is_asked_about_candidates_only(candidates_of: int, monkeypa
     policy = TwoStagePolicy(GivenScores(np.array(OLD)), GivenScores(np.array(NEW)), candidates_of, 2, ids)
 
     def found():
-        return exposure_on(policy, log, np.array(THETA), HalfOfAll(), samples=4000, seed=1)
+        return exposure_on(policy, log, np.array(THETA), Races(4000, 1), HalfOfAll())
 
     dense = found()
     monkeypatch.setattr(candidates, "LARGE_EXPOSURE", 0)

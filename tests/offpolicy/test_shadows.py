@@ -60,6 +60,19 @@ def test_the_value_of_shadow_lists_is_their_expected_clicks_over_all_lists_and_c
     assert found[-1].value == pytest.approx(live, rel=1e-9)
 
 
+def test_another_order_of_what_was_shown_is_its_expected_clicks_over_all_lists_and_clicks() -> None:
+    log = everything({"fixed": {(2, 0): 1.0}}).with_columns(turned=pl.col("items").list.reverse())
+    total = sum(CHANCE.values())
+    truth = sum(w * (THETA[0] * R[pair[1]] + THETA[1] * R[pair[0]]) for pair, w in CHANCE.items()) / total
+    for asked in (log, log.drop("propensities")):
+        turned, fixed = estimate_all(
+            [Shadow("turned", "turned"), Shadow("fixed", "fixed")], asked, Question(examination=THETA)
+        )
+        assert turned.value == pytest.approx(truth, rel=1e-9)
+        assert turned.diagnostics.balance == pytest.approx(1.0, rel=1e-9)
+        assert (turned.propensity, fixed.propensity) == ("exact", "logged" if asked is log else "frequency")
+
+
 def test_on_policy_every_weight_is_one_where_lists_never_vary() -> None:
     log = pl.DataFrame({"query_id": [1, 1, 2], "items": [[5, 6], [5, 6], [7, 8]], "clicks": [[1, 0], [0, 1], [1, 1]]})
     log = log.with_columns(shadow_items="items", turned=pl.col("items").list.reverse())

@@ -299,6 +299,7 @@ def test_edges_no_clicks_no_items_one_query() -> None:
     silent = World(small.logger, small.candidate, small.ranker, 0 * small.R)
     for name in evidence.ESTIMATORS:
         given = {"reward": item_rate.reward_model(silent.log(300, 2), THETA)} if name == "doubly_robust" else {}
+        given |= {"propensity": "frequency"} if name == "completed" else {}
         answer = valuation.estimate(small.new, silent.log(300, 1), **asked(small, estimator=name, **given))
         assert (answer.value, answer.interval, answer.lower_bound) == (0.0, (0.0, 0.0), 0.0)
         assert answer.verdict == "cannot be answered from this log"
@@ -582,7 +583,9 @@ def test_a_query_that_a_policy_can_answer_as_the_average_one_is_valued(shown) ->
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
     small = world(20)
     log = small.log(200, 1)
-    with pytest.raises(ConfigError, match=r"estimator must be one of auto, doubly_robust, ips, beta_ips; got 'magic'"):
+    with pytest.raises(
+        ConfigError, match=r"estimator must be one of auto, completed, doubly_robust, ips, beta_ips; got 'magic'"
+    ):
         valuation.estimate(small.new, log, examination=THETA, estimator="magic")
     with pytest.raises(
         ConfigError, match="reward must be a reward model, as the beliefs of `learn` are; got 'beliefs'"
@@ -599,8 +602,8 @@ def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
         valuation.estimate(small.new, log, examination=THETA, propensity="fitted")
     with pytest.raises(LogError, match="no column `propensities`"):
         valuation.estimate(small.new, log, examination=THETA, propensity="logged")
-    with pytest.raises(ConfigError, match=r"need the lists of the log.*propensity = auto"):
-        valuation.estimate(small.new, log, examination=THETA)
+    with pytest.raises(ConfigError, match="completed counts what was shown: leave propensity out; got 'logged'"):
+        valuation.estimate(small.new, log, examination=THETA, estimator="completed", propensity="logged")
     with pytest.raises(ConfigError, match="samples must be a whole number, 1 to 10000000; got 0"):
         valuation.estimate(small.new, log, examination=THETA, samples=0)
     for level in (0.0, 1e-320, 1.0, float("nan")):
@@ -700,7 +703,7 @@ def test_a_policy_fitted_to_few_lists_per_query_is_not_trusted(lists: float | No
     given = (
         {"propensity": "exact", "logging_policy": drew}
         if lists is None
-        else {"logging_policy": FittedLogger(drew, lists)}
+        else {"propensity": "fitted", "logging_policy": FittedLogger(drew, lists)}
     )
     found = valuation.estimate(drew, here.log(4000, 1), examination=THETA, **given)
     assert found.propensity == ("exact" if lists is None else "fitted")  # no fit is handed on as exact

@@ -1,5 +1,6 @@
 """A policy in a context: shifts and lists by hand, what is unknown changes nothing, what is new has its shift by features."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,11 +8,13 @@ import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from typer.testing import CliRunner
 
 import believing
 import enumeration
 from tandemrank.beliefs.exploring import exploring
 from tandemrank.beliefs.scorer import BeliefSpread, Believed, generator_of
+from tandemrank.cli.main import app
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.policies import candidates
 from tandemrank.policies.contexts import ContextShift, numbers_of
@@ -20,6 +23,7 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended, load
 from tandemrank.serving.drawing import parse
 from tandemrank.serving.engine import Server
+from tandemrank.serving.export import export
 from tandemrank.serving.propensities import Propensities
 
 COLUMNS = [{"name": "device", "values": ["phone", "tv"]}, {"name": "hour", "values": ["20"]}]
@@ -200,3 +204,12 @@ def test_one_number_of_a_query_and_its_context() -> None:
     numbers = numbers_of(columns, np.array([5, 0, 3, 3, 3, 5]), codes)
     assert len(np.unique(numbers)) == 6
     assert (numbers % 2**27).tolist() == [5, 0, 3, 3, 3, 5]
+
+
+def test_an_export_is_of_the_average_context_and_says_so(tmp_path) -> None:
+    plain = policy()
+    about = json.loads((export(plain, "numpy", tmp_path / "written") / "export.json").read_text())
+    assert about["average_over"] == ["device", "hour"]
+    saved = plain.save(tmp_path / "policy")
+    found = CliRunner().invoke(app, ["export", str(saved), "--to", "numpy", "--out", str(tmp_path / "out")])
+    assert "device, hour are not exported" in " ".join(found.output.split())

@@ -8,9 +8,14 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from browser import browser
+from example_learned import LEARNED
 from example_table import example, one_setting, page
+from tandemrank.reports import training
+from tandemrank.reports.sections import named
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
@@ -69,6 +74,26 @@ def test_narrow_and_dark(tmp_path: Path) -> None:
     seen = visit(page(example), tmp_path, "--window-size=500,900", "--blink-settings=preferredColorScheme=0")
     assert seen["overflow"] == 0
     assert seen["page"] == "rgb(21, 24, 28)"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_of_a_page_is_cut(width: int, tmp_path: Path) -> None:
+    items = pl.DataFrame({"item_id": [1], "title": ["A very long name of an item that has to be broken somewhere" * 3]})
+    page = training.report(LEARNED, command="tandemrank learn " + "--option x " * 20, named=named(items))
+    (tmp_path / "page.html").write_text(page.html(), encoding="utf-8")
+    with browser(tmp_path) as seen:
+        seen.screen(width, 900, phone=width < 500)
+        seen.open((tmp_path / "page.html").as_uri())
+        beyond = seen.look(
+            "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right >"
+            " innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
+        )
+        scrolls = seen.look(
+            "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+            ".map(e => e.getAttribute('aria-label'))"
+        )
+    assert beyond == seen.problems == []
+    assert scrolls == ([] if width > 1000 else ["Learning curves"])  # whose two panels stand beside each other
 
 
 def test_the_probe_sees_what_is_broken(tmp_path: Path) -> None:

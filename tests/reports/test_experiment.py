@@ -100,7 +100,7 @@ def test_page_is_whole_and_in_order() -> None:
     assert html.count("<svg") == 4
     assert len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]{20,}"', html)) == 4
     assert "1,500 users, 800 items and 12,345 relevant pairs" in html
-    assert "tandemrank table --seed 1" in html
+    assert 'tandemrank table <span class="whole">--seed</span> 1' in html
 
 
 def test_one_setting_has_nothing_along_an_axis() -> None:
@@ -183,10 +183,10 @@ def test_intervals_over_users_are_said_to_be_so() -> None:
 
 def test_switches_with_explanations() -> None:
     found = switch_sheet({"propensity": "exact", "threshold": None}, {"propensity": "how propensities are known"})
-    assert found.rows == [("propensity", "exact", "how propensities are known"), ("threshold", "–", "")]
+    assert found.rows == [("`propensity`", "exact", "how propensities are known"), ("`threshold`", "–", "")]
 
 
-EVIL = "<img src=x onerror=alert(1)>&\"'$x^{$|"
+EVIL = "`<img src=x onerror=alert(1)>`&\"'$x^{$|"
 
 
 def test_everything_from_outside_is_escaped() -> None:
@@ -268,7 +268,7 @@ def test_markdown_has_differences_references_and_switches() -> None:
     text = markdown(one_setting())
     assert "| Joint − Independent | 100 | 30k | +0.0200 | [+0.0100, +0.0300] | 3 |" in text
     assert "| Full information | 0.800 [0.790, 0.810] |" in text
-    assert "| minibatch | 256 | queries per minibatch" in text
+    assert "| `minibatch` | 256 | queries per minibatch" in text
     assert text.rstrip().endswith("```\ntandemrank table --seed 1\n```")
 
 

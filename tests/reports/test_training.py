@@ -11,102 +11,17 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from example_learned import CARE, COMMAND, JOINT, LEARNED, TRUST, gap
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy.bounds import value_terms
-from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup
-from tandemrank.offpolicy.diagnostics import Diagnostics
-from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.values import Sample, Value
+from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.verdicts import Verdict
-from tandemrank.policies.scorers import GivenScores
-from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.reports import figures, training
-from tandemrank.training.checkpoint import Epoch
-from tandemrank.training.config import LearningConfig
-from tandemrank.training.loop import Trained
-from tandemrank.training.parts import LogFacts
-from tandemrank.training.results import Difference, Learned
-from tandemrank.training.start import Start
-
-TRUST, CARE, CANNOT = Verdict.TRUST, Verdict.CARE, Verdict.REFUSE
-RESTS = Diagnostics(
-    queries=90, impressions=1000.0, clicks=800.0, examined=2000.0, effective_sample_size=1234.0, largest_weight=9.0,
-    largest_share=0.1, clipped=0.0, unsupported=0.123, lost_at_generator=0.1, lost_at_ranker=0.023, balance=0.98,
-    balance_error=0.01,
-)  # fmt: skip
-SHOWN = Impressions(np.zeros(1, np.int32), np.zeros((1, 1), np.int32), np.zeros((1, 1), np.uint8))
-LOG = counting.from_impressions([SHOWN], Vocabulary(pl.Series([1]), pl.Series([1])))
-SAMPLE = Sample(queries=90, impressions=1000.0, level=0.95, independent="queries")
-
-
-def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half: float = 0.1) -> Value:
-    """A value with its interval on both sides."""
-    estimate = Estimate(np.array([size]), np.ones(1))
-    found = Value(
-        log=LOG,
-        sample=SAMPLE,
-        estimate=estimate,
-        terms=value_terms(estimate),
-        ceiling_terms=value_terms(estimate),
-        verdict=verdict,
-        reasons=("because <of> this",),
-        diagnostics=rests,
-    )
-    found.__dict__.update(standard_error=half / 1.96, lower_bound=size - 0.3)  # what would be computed
-    return found
-
-
-JOINT, BASELINE = value(1.2, TRUST), value(1.1, CANNOT)
-LIVE = value(0.8, Verdict.OBSERVED, None, 0.05)
-
-
-def gap(
-    method: str, against: str, size: float, verdict: Verdict = TRUST, new: Value = JOINT, old: Value = LIVE
-) -> Difference:
-    found = Comparison(
-        new=new,
-        old=old,
-        difference=size,
-        standard_error=0.05,
-        interval=(size - 0.1, size + 0.1),
-        over_queries=(size - 0.3, size + 0.3),
-        lower_bound=size - 0.2,
-        verdict=verdict,
-        reasons=(),
-    )
-    return Difference(method, against, found)
-
-
-def trained(*phases: tuple[str, list[float]]) -> Trained:
-    """A pair whose phases have these objectives."""
-    scorer = GivenScores(np.full((2, 60), float(len(phases))))
-    pair = TwoStagePolicy(scorer, scorer, 50, 10, Vocabulary(pl.Series([1, 2]), pl.Series(range(60))))
-    epochs = [Epoch(name, n + 1, x, 0.1, {}) for name, heard in phases for n, x in enumerate(heard)]
-    return Trained(pair, tuple(epochs))
-
-
-LEARNED = Learned(
-    config=LearningConfig(list_length=10, candidates=50),
-    start=Start(),
-    log=LogFacts(5000.0, 90, 70, 3000, 4000.0, 10, 4000.0, 1000.0),
-    propensity="fitted",
-    propensity_reason="there are none",
-    trained={
-        "joint": trained(("both", [0.30, 0.32, 0.34, 0.36])),
-        "baseline": trained(("one", [0.30, 0.32, 0.10, 0.10]), ("two", [0.3, 0.1, 0.1, 0.1])),
-    },
-    values={"joint": JOINT, "baseline": BASELINE},
-    production=LIVE,
-    differences=(
-        gap("joint", "production", 0.4),
-        gap("baseline", "production", 0.3, CANNOT, BASELINE),
-        gap("joint", "baseline", 0.1, CANNOT, JOINT, BASELINE),
-    ),
-)
-COMMAND = "tandemrank learn --logs 'a <b>'"
+from tandemrank.reports import figures, sections, training
+from tandemrank.reports.page import period_of
+from tandemrank.reports.sections import named
+from tandemrank.training.methods import Candidates, MethodChoice, Tried
 
 
 def with_gap(size: float, verdict: Verdict) -> str:
@@ -149,15 +64,15 @@ def test_the_page_is_whole_and_says_every_number() -> None:
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
     assert "<script" not in page
     assert "because <of> this" not in page  # escaped
-    assert "tandemrank learn --logs &#39;a &lt;b&gt;&#39;" in page
+    assert 'tandemrank learn <span class="whole">--logs</span> &#39;a &lt;b&gt;&#39;' in page
     for text in (
-        "1.200", ">+0.400<", "[+0.300, +0.500]", "12.3%", "1,234", "fitted: there are none", "4,000", ">epochs</th>",
-        "picks 50 of 60 items", "The list has 10 places",
+        "1.200", ">+0.400<", "[+0.300, +0.500]", "12.3%", "1,234", "fitted: there are none", "4,000",
+        "<code>epochs</code></th>", "picks 50 of 60 items", "The list has 10 places",
     ):  # fmt: skip
         assert text in page, text
     titles = [
-        "The methods", "What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",
-        "Every switch", "To reproduce",
+        "What it is worth", "Clicks per impression", "What was learned", "The methods", "What changes for one query",
+        "What the numbers rest on", "Learning curves", "The log", "Every switch", "To reproduce",
     ]  # fmt: skip
     assert re.findall("<h2>(.*?)</h2>", page) == titles
     assert training.report(LEARNED, command=COMMAND).html() == page
@@ -202,3 +117,91 @@ def test_the_files(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"baseline/policy exists\. Give another --out, or --resume"):
         training.check_free(tmp_path, ["baseline"])
+
+
+def lists_of(**how: object) -> str:
+    """The page's lists: the log shows item 1 of query 1, the policy the first ten."""
+    page = training.report(LEARNED, **how).html()
+    return page.split("<h2>What changes for one query</h2>")[1].split("</section>")[0]
+
+
+def test_old_and_new_lists_have_titles_and_pictures_only_where_they_are_asked_for() -> None:
+    items = pl.DataFrame(
+        {
+            "item_id": [1, 2],
+            "title": ["One <b>", "Two"],
+            "url": ["https://x.org/1?a&b", None],
+            "image": ["one.png", None],
+        }
+    )
+    queries = pl.DataFrame({"query_id": [1], "title": ["Shoes & <i>"]})
+    plain = lists_of()
+    assert "<h3>1 <span" in re.sub(r">\s+", ">", plain)
+    shown = lists_of(named=named([items, queries]))
+    assert "Shoes &amp; &lt;i&gt;" in shown
+    assert '<a href="https://x.org/1?a&amp;b" rel="noreferrer">One &lt;b&gt;</a>' in shown
+    assert shown.count("<img") == plain.count("<img") == 0
+    pictures = lists_of(named=named(items, images=True))
+    assert pictures.count('<img src="one.png" alt=""') == 2  # in the old list and in the new one
+    old, new = shown.split("<ol>")[1:]
+    assert (old.count("<li>"), new.count("<li>")) == (1, 10)
+    assert re.findall(r"↓ from \d|↑ from \d|new|gone", new) == ["new", "↓ from 1"] + ["new"] * 8
+
+
+def test_titles_where_there_are_no_lists_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="titles would have no effect: the page of Value shows no lists"):
+        JOINT.report(tmp_path / "x.html", titles=pl.DataFrame({"item_id": [1], "title": ["a"]}))
+    with pytest.raises(ConfigError, match="images: expected titles"):
+        LEARNED.report(tmp_path / "x.html", images=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_production_stands_with_what_it_showed_most_at_each_rank_each_item_once() -> None:
+    rows = [(0, 0, 0, 5), (0, 0, 1, 9), (0, 1, 1, 3), (0, 1, 0, 4), (0, 2, 1, 2)]  # query, item, rank, times
+    parts = [
+        Impressions(np.full(n, q, np.int32), np.array([[-1, -1]] * n, np.int32), np.zeros((n, 2), np.uint8))
+        for q, _, _, n in rows
+    ]
+    for part, (_, item, rank, _) in zip(parts, rows, strict=True):
+        part.items[:, : rank + 1] = [[9, item][-rank - 1 :]]
+    log = counting.from_impressions(parts, Vocabulary(pl.Series(["q"]), pl.Series([f"i{n}" for n in range(10)])))
+    # Rank 1: item 9 fourteen times; rank 2: item 0 nine times.
+    assert sections._shown(log, np.array([0]), 2) == [["i9", "i0"]]
+    assert sections._shown(log, np.array([0]), 1) == [["i9"]]
+
+
+def test_what_was_learned_is_what_the_beliefs_hold() -> None:
+    class Graded:
+        notes = ("a note",)
+
+        def constants(self) -> dict[str, object]:
+            return {
+                "relevance": "graded", "levels": [0.02, 0.5], "rank": 16, "directions": "production", "features": "none",
+                "half_life": 2.0,
+            }  # fmt: skip
+
+    assert training.believed(LEARNED) == []
+    assert training.believed(replace(LEARNED, beliefs=Graded())) == [
+        "What an item is to a query is graded, from 2% to 50% clicks when it is looked at.",
+        "Queries and items have vectors of 16 numbers, from production's lists.",
+        "What is 2 eighths of the log older counts half.",
+        "a note",
+    ]
+
+
+def test_what_the_generator_loses_is_of_the_candidates_that_are_asked_for() -> None:
+    curve = (Candidates(20, 0.8), Candidates(50, 0.95), Candidates(60, 1.0))
+    found = training._candidates(replace(LEARNED, choice=MethodChoice("beliefs", (Tried("beliefs", 1.9),), 2.0, curve)))
+    assert found.sentences[0].startswith("The generator loses 5.0% of what the re-ranker")
+    axis = found.draw().axes[0]
+    assert axis.lines[0].get_xydata().tolist() == [[20, 80], [50, 95], [60, 100]]
+    assert not training._candidates(replace(LEARNED, choice=MethodChoice("beliefs", (), 2.0, curve[:1])))
+
+
+def test_the_page_says_when_it_was_made_and_of_which_days_the_log_is() -> None:
+    log = replace(LEARNED.log, period=(1_700_000_000.0, 1_700_090_000.0))
+    page = training.report(replace(LEARNED, log=log)).html()
+    assert "log of 2023-11-14 to 2023-11-15 · TandemRank" in page
+    assert "log of" not in training.report(LEARNED).html().split("</header>")[0].split("meta")[-1]
+    assert period_of(0, 1) == "1970-01-01"
+    assert period_of(1e300, 1e300) == ""

@@ -27,7 +27,7 @@ X, Y = (RNG.normal(size=(n, r)).astype(np.float32) for n in (Q, D))
 IDS = tr.Vocabulary(pl.Series([f"q{n}" for n in range(Q)]), pl.Series(np.arange(D) + 1000))
 PAIRS = np.unique(RNG.integers(0, Q * D, 400))
 LISTED = memory_from(PAIRS // D, (PAIRS % D).astype(np.int32), 5 * RNG.normal(size=len(PAIRS)).astype(np.float32), Q, D)
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
 
 
 class House(tr.Ranker):
@@ -60,7 +60,7 @@ def policy_of(generator=None, ranker=None, K2: int = K2) -> tr.TwoStagePolicy:
 
 
 def merged(found: np.ndarray, scores: np.ndarray, lists: pl.DataFrame | None) -> list[set[int]]:
-    """What an index gave, with the list of each query: the recipe of docs/export.md."""
+    """What an index gave, with the list of each query: the recipe of docs/how-to/export.md."""
     out = []
     for q in range(Q):
         scored = dict(zip(found[q].tolist(), scores[q].tolist(), strict=True))
@@ -215,7 +215,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path) -> None:
 @pytest.mark.parametrize("package", ["sentence_transformers", "implicit", "rectools"])
 @pytest.mark.filterwarnings("ignore")
 def test_the_recipe_for_embeddings_of_another_package_runs(package, monkeypatch) -> None:
-    """The code of docs/export.md, as it stands there; models of sentences need weights, so there it is their interface."""
+    """The code of docs/how-to/export.md, as it stands there; models of sentences need weights, so only their interface."""
     if package == "sentence_transformers":
         monkeypatch.setitem(sys.modules, package, SimpleNamespace(SentenceTransformer=Sentences))
     pytest.importorskip(package)

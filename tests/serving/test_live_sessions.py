@@ -136,3 +136,20 @@ def test_a_session_comes_once_in_a_batch_and_a_refusal_leaves_no_trace() -> None
     assert len(live.sessions) == 0
     live.rank_all([{"session": "s"}, {"session": "t"}, {}])
     assert len(live.sessions) == 2
+
+
+def test_a_session_of_two_replicas_is_told_of_once(tmp_path, capsys) -> None:
+    clock = Clock()
+    one, other = (server(tmp_path, clock, replica=name) for name in ("one", "other"))
+    one.rank(session="own")
+    for live in (one, other):
+        live.rank(session="torn")
+        live.rank()
+    one.recorder.seal(everything=True)
+    said = capsys.readouterr().err
+    assert "1 sessions have lists of several replicas (first: 'torn', of one, other)" in said
+    assert "'own'" not in said
+    other.rank(session="torn")
+    one.rank(session="torn")
+    one.recorder.seal(everything=True)
+    assert "several replicas" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What docs/serving.md says: the unit for systemd is one, and its command runs; options, metrics and limits are real."""
+"""What docs/how-to/serving.md says: the unit for systemd is one, and its command runs; options, metrics and limits are real."""
 
 import configparser
 import re
@@ -11,7 +11,7 @@ from served import local, saved
 from tandemrank.serving import messages
 from tandemrank.serving.run import Limits
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -10,7 +10,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from session_worlds import SMALL, relevance  # noqa: E402
 from tandemrank.errors import InputError  # noqa: E402
 from tandemrank.sessions.environment import SessionEnvironment  # noqa: E402
-from tandemrank.sessions.world import SessionWorldConfig  # noqa: E402
+from tandemrank.sessions.simulation import SessionWorldConfig  # noqa: E402
 
 
 def played(environment: SessionEnvironment, seed: int) -> list[tuple[int, float]]:

@@ -8,8 +8,11 @@ import pytest
 
 import tandemrank as tr
 from session_worlds import by_state, log, relevance, world
+from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.sessions import simulation
 from tandemrank.sessions.reading import read
 from tandemrank.sessions.valuation import StepSupport, estimate
@@ -48,8 +51,12 @@ def test_the_truth_is_within_five_standard_errors(estimator: str, discount: floa
     error = np.hypot(found.standard_error, true.std() / np.sqrt(len(true)))
     assert abs(found.value - true.mean()) < 5 * error
     assert found.lower_bound < true.mean()
+    if estimator == "ips":
+        assert found.lower_bound < found.value - found.standard_error
     assert found.interval[0] < found.value < found.interval[1]
     assert found.horizon == 4
+    clicks = log(6000).select(pl.col("clicks").list.sum() * discount ** (pl.col("step") - 1)).to_series().sum()
+    assert found.production == pytest.approx(clicks / 6000)
 
 
 def test_a_reward_model_changes_noise_and_not_the_value() -> None:
@@ -119,6 +126,16 @@ def test_several_clicks_and_fitted_propensities_make_it_use_with_care() -> None:
     assert "of the steps have several clicks" in found.reasons[0]
     counted = estimate(SOFT, log().drop("propensities"), propensity="frequency")
     assert any("propensities are frequency" in reason for reason in counted.reasons)
+
+
+def test_steps_in_states_that_the_policy_does_not_know_are_counted_one_by_one() -> None:
+    known, frame = SOFT.vocabulary.query_ids.head(3), log()
+    stage = MatrixFactorisation(relevance(OF)[:3], np.eye(OF.config.items))
+    policy = TwoStagePolicy(stage, stage, SOFT.K2, SOFT.K, Vocabulary(known, SOFT.vocabulary.item_ids))
+    share = 1 - frame["state"].is_in(known.implode()).mean()
+    assert round(100 * share) != round(100 * (1 - 3 / frame["state"].n_unique()))
+    reasons = estimate(policy, frame).reasons
+    assert f"{share:.0%} of the steps are in states that the policy answers as the average" in reasons
 
 
 def test_a_policy_on_its_own_training_log_is_not_trusted() -> None:

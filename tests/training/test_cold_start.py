@@ -99,7 +99,10 @@ def test_serve_estimate_and_evaluate_answer_a_new_query(kind, policies) -> None:
     truth = csr_matrix(RELEVANCE[[3, 4, -1]].astype(np.float32))
     tables = {"query_features": NEW_QUERY, "item_features": NEW_ITEM}
     found = evaluation.judge(
-        {kind: policy}, Task("t", truth, truth, ids), 1 / np.arange(1, K + 1), range(3), features=tables
+        {kind: policy},
+        Task("t", truth, truth, ids),
+        evaluation.Truth(truth, 1 / np.arange(1, K + 1), np.arange(3)),
+        features=tables,
     )
     assert found.policies[0].ndcg.n == 3
     assert found.notes == (

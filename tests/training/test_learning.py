@@ -24,10 +24,11 @@ from tandemrank.policies.memory import Remembering, Retrieval, memory_from
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as training_report
 from tandemrank.training import data, learning, results, valuing
+from tandemrank.training import start as start_module
 from tandemrank.training import weights as weights_module
 from tandemrank.training.checkpoint import Progress
-from tandemrank.training.choosing import expected_clicks, expected_over_all
 from tandemrank.training.learning import Listener, learn
+from tandemrank.training.methods import expected_clicks, expected_over_all
 from tandemrank.training.parts import facts_of, read_parts
 from tandemrank.training.start import Start
 from tandemrank.training.weights import belief_weights
@@ -182,7 +183,7 @@ def test_by_default_the_re_ranker_is_the_belief_and_the_generator_its_nearest_pr
     expected = {one.method: one.expected for one in found.choice.tried}
     assert expected[method] == max(expected.values())
     assert found.choice.everything >= 0.99 * expected[method]
-    assert "The re-ranker alone, over all items" in " ".join(training_report.sentences(found))
+    assert "The re-ranker alone, over all items" in " ".join(training_report.chosen(found))
 
 
 def test_where_items_are_many_nobody_is_asked_about_all_of_them(world, monkeypatch) -> None:
@@ -210,15 +211,15 @@ def test_where_items_are_many_nobody_is_asked_about_all_of_them(world, monkeypat
 
 def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypatch) -> None:
     """With one dimension and as many candidates as places; every schedule of the generator is tried, the best one kept."""
-    monkeypatch.setattr(learning, "GENERATOR_RANK", 1)
+    monkeypatch.setattr(start_module, "GENERATOR_RANK", 1)
     nothing = csr_matrix((world.task.Q, world.task.D), dtype=np.float32)
-    original = learning.generator_of
+    original = start_module.generator_of
 
     def forgetful(ranker, rank):
         found = original(ranker, rank)
         return type(found)(found.queries, found.items, memory_from(*nothing.nonzero(), nothing.data, *nothing.shape))
 
-    monkeypatch.setattr(learning, "generator_of", forgetful)
+    monkeypatch.setattr(start_module, "generator_of", forgetful)
     config = tr.LearningConfig(candidates=6, training=tr.TrainingConfig(epochs=6))
     found = learn(world.frame, config, logging_policy=world.production)
     assert [one.method for one in found.choice.tried] == ["beliefs", "independent", "baseline", "joint"]
@@ -230,7 +231,7 @@ def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypa
     assert {epoch.phase for epoch in found.trained[found.choice.method].history} <= {
         "generator alone", "generator for the re-ranker", "both stages",
     }  # fmt: skip
-    assert f"{found.choice.method.capitalize()} was kept" in " ".join(training_report.sentences(found))
+    assert f"{found.choice.method.capitalize()} was kept" in " ".join(training_report.chosen(found))
 
 
 def test_where_all_items_are_candidates_there_is_one_stage(world) -> None:
@@ -517,7 +518,7 @@ def test_a_log_is_read_once_also_where_a_logger_is_fitted_to_its_lists(world, mo
     items = pl.concat([items_of(world), pl.Series([-5, 10**6])])  # other ids before and after the log's own
     table = pl.DataFrame({"item_id": items, "x": np.arange(len(items)) / 10})
     begin = Start(item_features=table) if start == "features" else Start()
-    found = train(few, configured(training={"epochs": 1}), start=begin)
+    found = train(few, configured(propensity="fitted", training={"epochs": 1}), start=begin)
     assert found.propensity == "fitted"
     assert len(reads) == 1
 

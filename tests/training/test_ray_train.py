@@ -53,8 +53,8 @@ def epochs():
 killed, seen = [], []
 def kill_one_of_each_phase():
     # The fit, production's exposures, an epoch after the first, and what the result is worth.
-    for name in ("_Member.work", "_exposures", "RayTrainWorker", "_exposure_on"):
-        while (name == "RayTrainWorker" and not any(epochs())) or not (found := sorted(processes(name))):
+    for name, trains in (("_Member.work", False), ("_exposures", False), ("_Member.work", True), ("_exposure_on", False)):
+        while (trains and not any(epochs())) or not (found := sorted(processes(name))):
             time.sleep(0.001)
         os.kill(found[0], signal.SIGKILL)
         killed.append([name, *epochs()])
@@ -91,18 +91,14 @@ def folder(tmp_path) -> Path:
 
 def test_on_two_nodes_with_a_process_killed_in_every_phase(folder, monkeypatch) -> None:
     """The fit of the beliefs, training and valuing: all end where one process does."""
-    pytest.importorskip("pyarrow", reason="the extra `cluster` is not installed")
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
-    quickly = {
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"
-    }  # it looks every two seconds otherwise who has died or is ready
-    environment = {**os.environ, **quickly, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     line = [sys.executable, "-c", ON_TWO_NODES, str(folder), json.dumps(SWITCHES)]
     out = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=1200)
     assert out.returncode == 0, out.stderr[-3000:]
     found = json.loads((folder / "result.json").read_text())
     assert found["alive"] == 2
-    assert [name for name, *_ in found["killed"]] == ["_Member.work", "_exposures", "RayTrainWorker", "_exposure_on"]
+    assert [name for name, *_ in found["killed"]] == ["_Member.work", "_exposures", "_Member.work", "_exposure_on"]
     assert 1 <= found["killed"][2][1] < 6
     assert found["epochs"] == 6
     assert found["seen"] == sorted(set(found["seen"]))
@@ -123,9 +119,11 @@ def test_on_two_nodes_with_a_process_killed_in_every_phase(folder, monkeypatch) 
     ours, theirs = (load_file(folder / name / "weights.safetensors") for name in ("pair", "alone"))
     assert ours.keys() == theirs.keys()
     for name, t in theirs.items():
-        # Steps have the length that is wanted, however short the gradient: rounding of a short one is seen.
-        near = 5e-3 if name in ("generator.queries", "generator.items") else 1e-5
-        assert np.allclose(ours[name], t, rtol=1e-5, atol=near), name
+        if name in ("generator.queries", "generator.items"):
+            # Steps have the length that is wanted, however short the gradient: rounding of a short one is seen.
+            assert np.corrcoef(ours[name].ravel(), t.ravel())[0, 1] > 0.99999, name
+        else:
+            assert np.allclose(ours[name], t, rtol=1e-5, atol=1e-5), name
 
 
 def test_what_a_team_cannot_train_is_refused() -> None:
@@ -136,11 +134,7 @@ def test_what_a_team_cannot_train_is_refused() -> None:
         tr.learn(frame, engine="spark", checkpoints="x")
 
 
-@pytest.mark.parametrize("missing", ["ray", "ray.train"])
-def test_without_ray_train_the_extra_is_named(monkeypatch, missing) -> None:
-    if missing == "ray.train":
-        pytest.importorskip("ray", reason="the extra `cluster` is not installed")
-        monkeypatch.setattr("tandemrank.training.ray_train.connect", lambda: None)
-    monkeypatch.setitem(sys.modules, missing, None)
+def test_without_ray_the_extra_is_named(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"needs the extra `cluster`: pip install 'tandemrank\[cluster\]'"):
         check_ready(checkpoints="x")

@@ -2,16 +2,29 @@
 
 - `arguments`: the arguments of public functions, held to their annotations
 - `ids`: outside ids and inside positions
-- `contexts`: the values of a context as texts
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `results`: what every public result can do: print, plot, become a table, a page
 - `files`: writing in one piece, for others to read; never over what we did not write
 - `buckets`: files at a URL
 - `config`: configuration from a preset, a TOML file and single switches
 - `sparse`: sparse matrices in one form
-- `frames`: frames of polars and pandas as one kind of table; Parquet with a checksum
-- `cluster`: Ray: functions as tasks of a cluster
-- `group`: processes of which each has some queries, and what they add up
+- `frames`: frames of polars and pandas as one kind of table; the values of a context as texts; Parquet with a checksum
+- `cluster`: Ray: functions as tasks of a cluster; groups of processes, each with some queries, and what they add up
 - `processes`: worker processes that end with their parent, one process at a time in a folder
-- `lazy`: names that are imported at their first use
 """
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+
+def modules_of(package: str) -> Callable[[str], ModuleType]:
+    """The `__getattr__` of a package (PEP 562): `package.module` without an import of its own, and costs nothing before."""
+
+    def get(name: str) -> ModuleType:
+        if name.startswith("__") or find_spec(f"{package}.{name}") is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return import_module(f"{package}.{name}")
+
+    return get

@@ -1,20 +1,27 @@
-"""Ray, the extra `cluster`: functions as tasks of a cluster, of one that runs already or of one started here.
+"""Ray, the extra `cluster`: functions as tasks of a cluster, of one that runs already or of one started here; and groups of
+processes, of which each has some queries of a log: what is about all queries is added up, or put together.
 
 `mapped` calls a function on parts that have nothing to do with each other; `together` on parts whose processes talk to each
-other (`group`). What dies is done again from its part.
+other (a `Group`). What dies is done again from its part. All of a group call the same functions in the same order, each with
+its own queries; a group of one is a process with all of them.
 """
 
 import os
 import socket
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import pairwise
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
-from tandemrank._base.group import Processes
+import numpy as np
+from numpy.typing import NDArray
+
 from tandemrank._base.processes import THREADS
 from tandemrank.errors import ConfigError, JobError, TandemRankError
 
 Engine = Literal["local", "ray"]
+Numbers = TypeVar("Numbers", bound=np.generic)
+Anything = TypeVar("Anything")
 MISSING = "the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'."
 ONE_THREAD = dict.fromkeys(THREADS, "1")  # of a worker
 FAILURES = 8  # of a group of processes, before it is given up
@@ -142,3 +149,78 @@ def _reason(ray: Any, error: Exception, others: Sequence[Any] = ()) -> tuple[boo
     words = str(error).strip().splitlines()[-1]
     failed = JobError(f"a process of the cluster failed: {words}. Check that every node has memory for its part.")
     return has_died and not refused, refused[0] if refused else failed
+
+
+# --- groups of processes ----------------------------------------------------------------------------------------------
+
+PATIENCE = timedelta(days=1)  # with others, who may have much more to do; who has died is noticed at once
+
+
+class Group:
+    """A process that has all queries."""
+
+    rank, size = 0, 1
+
+    def sum(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum over the group.  Shapes: x any -> the same."""
+        return x
+
+    def gather(self, x: NDArray[Numbers]) -> NDArray[Numbers]:
+        """Everybody's rows, one after the other.  Shapes: x [n, ...] -> [n of all, ...]."""
+        return x
+
+    def exchange(self, parts: Sequence[Anything]) -> list[Anything]:
+        """Gives a part to each; returns what everybody gave to us."""
+        return list(parts)
+
+    def shared(self, works: Sequence[Callable[[], Anything]]) -> list[Anything]:
+        """What comes of some works that everybody could do: each does some of them, and everybody gets all."""
+        parts = self.exchange([[work() for work in works[self.rank :: self.size]]] * self.size)
+        return [parts[k % self.size][k // self.size] for k in range(len(works))]
+
+    def total(self, *values: float) -> tuple[float, ...]:
+        """Sums of single numbers."""
+        return tuple(self.sum(np.array(values, np.float64)).tolist())
+
+    def before(self, n: int) -> tuple[int, int]:
+        """Of things that everybody has some of, n of them ours: how many come before ours, and how many there are."""
+        each = self.gather(np.array([n]))
+        return int(each[: self.rank].sum()), int(each.sum())
+
+
+ALONE = Group()
+
+
+class Processes(Group):
+    """The processes of `torch.distributed` (gloo), by their addresses."""
+
+    def __init__(self, rank: int, size: int, address: str) -> None:
+        from torch import distributed
+
+        self.rank, self.size, self.group = rank, size, distributed
+        distributed.init_process_group(
+            "gloo", init_method=f"tcp://{address}", rank=rank, world_size=size, timeout=PATIENCE
+        )
+
+    def sum(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum over the group."""
+        import torch
+
+        found = torch.from_numpy(np.array(x, np.float64))
+        self.group.all_reduce(found)
+        return found.numpy()
+
+    def gather(self, x: NDArray[Numbers]) -> NDArray[Numbers]:
+        """Everybody's rows, one after the other."""
+        found: list[Any] = [None] * self.size
+        self.group.all_gather_object(found, np.ascontiguousarray(x))
+        return np.concatenate(found)
+
+    def exchange(self, parts: Sequence[Anything]) -> list[Anything]:
+        """Gives a part to each, one receiver after the other."""
+        ours: list[Any] = []
+        for rank, part in enumerate(parts):
+            found: list[Any] | None = [None] * self.size if rank == self.rank else None
+            self.group.gather_object(part, found, dst=rank)
+            ours = ours if found is None else found
+        return ours

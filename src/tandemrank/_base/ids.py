@@ -28,7 +28,7 @@ def id_series(name: str, ids: Ids) -> pl.Series:
         raise InputError(f"{name}: expected a list of integers or of strings; got {str(ids)[:60]}.") from error
 
 
-def _are_ids(ids: pl.Series) -> bool:
+def are_ids(ids: pl.Series) -> bool:
     """Whether a column may hold ids; one without a value may be of any type."""
     return not len(ids) or ids.dtype.is_integer() or ids.dtype in (pl.String, pl.Categorical, pl.Enum)
 
@@ -54,7 +54,7 @@ def positions_of(
     if not len(wanted):
         return np.empty(0, np.int64)
     for side in (ids, wanted) if len(ids) else (wanted,):
-        if not _are_ids(side):
+        if not are_ids(side):
             raise InputError(
                 f"{what} ids are integers or strings; got {side.dtype} (first: {side[0]!r}). Convert them."
             )
@@ -110,7 +110,7 @@ class Vocabulary:
         for name in ("query_ids", "item_ids"):
             given = getattr(self, name)
             ids = given if isinstance(given, pl.Series) else id_series(name, given)
-            if not _are_ids(ids):
+            if not are_ids(ids):
                 raise InputError(f"{name}: expected integers or strings; got {ids.dtype}. Convert them.")
             if ids.null_count():
                 raise InputError(

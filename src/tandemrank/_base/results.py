@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tandemrank._base.files import as_json
+from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,6 +28,7 @@ class Result:
     """The base of what public functions return; a dataclass with `repr=False`."""
 
     drawn_by: ClassVar[str] = "results"  # the module of `reports`
+    has_lists: ClassVar[bool] = False  # whether its page shows lists of items, which titles are for
 
     def _lines(self) -> Sequence[str]:
         """What it is, the answer first."""
@@ -58,9 +60,23 @@ class Result:
         found: Figure = self._drawn().plot(self)
         return found
 
-    def report(self, path: str | Path) -> Path:
-        """Writes one self-contained HTML page, and returns its path."""
-        found: Path = self._drawn().report(self).write(path)
+    def report(self, path: str | Path, *, titles: Any = None, images: bool = False) -> Path:
+        """Writes one self-contained HTML page, and returns its path.
+
+        `titles`: a table, or one of items and one of queries, with `item_id` or `query_id`, `title`, and perhaps `url` and
+        `image` (Parquet, CSV or frames); `images`: whether the page shows the pictures, which it then fetches.
+        """
+        if titles is None:
+            if images:
+                raise ConfigError("images: expected titles, the table that has them; got none. Give titles, too.")
+            found: Path = self._drawn().report(self).write(path)
+            return found
+        if not self.has_lists:
+            raise ConfigError(
+                f"titles would have no effect: the page of {type(self).__name__} shows no lists. Leave them out."
+            )
+        named = import_module("tandemrank.reports.sections").named(titles, images=images)
+        found = self._drawn().report(self, named=named).write(path)
         return found
 
     def _drawn(self) -> Any:

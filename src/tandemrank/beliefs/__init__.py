@@ -16,6 +16,6 @@
 - `judgements`: the beliefs of what a log showed as judgements, in files that other tools take
 """
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 __getattr__ = modules_of(__name__)

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank._base.sparse import entries_of_rows
-from tandemrank.beliefs.choice import Choice
+from tandemrank.beliefs.choice import Choice, products_of
 from tandemrank.beliefs.counts import Counts, joined
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
@@ -150,9 +150,8 @@ class Input:
 
 def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
     """Choice, opinion, and how high up pairs were shown, shrunk where they were shown little.  Shapes: [n] each -> [n, 3]."""
-    a, b = choice.opinion
     place = (E / n - choice.place) * n / (n + 2)
-    return np.column_stack([choice.at(q, d, n), np.einsum("nf,nf->n", a[q], b[d]), place])
+    return np.column_stack([choice.at(q, d, n), products_of(choice.opinion, q, d), place])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_matrix
 from scipy.special import digamma, gammaln
 
-from tandemrank._base.group import Group
+from tandemrank._base.cluster import Group
 from tandemrank.beliefs.counts import Counts
 
 Floats = NDArray[np.float64]
@@ -30,6 +30,7 @@ GROUPS = 40
 RANK = 12  # of the opinion
 SMOOTH = 3  # of the function of N_q and m_d
 PAIRS = 300_000  # that are enough for alpha
+BLOCK = 200_000  # pairs at once
 BLUNT = 20.0  # alpha above which production knows hardly one query from another: it has no opinion
 
 
@@ -78,32 +79,48 @@ class Choice:
         return found
 
 
+def products_of(vectors: Product, q: NDArray[np.integer], d: NDArray[np.integer]) -> Floats:
+    """<a_q, b_d> of pairs, some at a time: there are far more pairs than vectors.  Shapes: q, d [n] -> [n]."""
+    found, (a, b) = np.empty(len(q)), vectors
+    for own in (slice(first, first + BLOCK) for first in range(0, len(q), BLOCK)):
+        np.einsum("nf,nf->n", a[q[own]], b[d[own]], out=found[own])
+    return found
+
+
 def _opinion(choice: Choice, c: Counts) -> Product:
-    """The vectors of queries and items of production's opinion.  Shapes: -> [Q, RANK], [D, RANK]."""
+    """The vectors of queries and items of production's opinion.  Shapes: -> [Q, RANK], [D, RANK].
+
+    All items that were never shown have the same column: it is looked at once, as the last, and counts for all of them.
+    """
     sum_, places = c.group.sum, choice.places
     if choice.alpha > BLUNT:
         return np.zeros((c.Q, 1)), np.zeros((c.D, 1))
     A, B = choice.never
-    own = choice.at(c.query, c.item, c.n) - np.einsum("nf,nf->n", A[c.query], B[c.item])
-    T = csr_matrix((own, c.item, c.first), shape=(c.Q, c.D))
+    own = choice.at(c.query, c.item, c.n) - products_of(choice.never, c.query, c.item)
+    shown = c.items
+    column = np.full(c.D, len(shown), np.int32)
+    column[shown] = np.arange(len(shown))
+    _, example, number = np.unique(column, return_index=True, return_counts=True)
+    D, B = len(number), B[example]
+    T = csr_matrix((own, column[c.item], c.first), shape=(c.Q, D))
     # Rows and columns without their means: A has room for both.
-    rows = (np.asarray(T.sum(1)).ravel() + A @ B.sum(0)) / c.D
-    A, B = np.column_stack([A, -rows]), np.column_stack([B, np.ones(c.D)])
+    rows = (np.asarray(T.sum(1)).ravel() + A @ (number @ B)) / c.D
+    A, B = np.column_stack([A, -rows]), np.column_stack([B, np.ones(D)])
     some = c.group.gather(places[places > 0])
     weight = np.sqrt(places / (places + np.median(some)))
     columns = (sum_(T.T @ weight) + B @ sum_(A.T @ weight)) / c.group.total(weight.sum())[0]
-    A, B = np.column_stack([A, -np.ones(c.Q)]), np.column_stack([B, columns])
-    W = csr_matrix((own * weight[c.query], c.item, c.first), shape=(c.Q, c.D))
+    A, B = np.column_stack([A, -np.ones(c.Q)]), np.column_stack([B, columns]) * np.sqrt(number)[:, None]
+    W = csr_matrix((own * weight[c.query], column[c.item], c.first), shape=(c.Q, D))
     WA = A * weight[:, None]
-    F = max(1, min(RANK, c.D // 2, c.group.before(c.Q)[1] // 2))
-    V = np.random.default_rng(0).standard_normal((c.D, min(F + 8, c.D)))
+    F = max(1, min(RANK, D // 2, c.group.before(c.Q)[1] // 2))
+    V = np.random.default_rng(0).standard_normal((D, min(F + 8, D)))
     for _ in range(4):
         U = W @ V + WA @ (B.T @ V)
         V, _ = np.linalg.qr(sum_(W.T @ U) + B @ sum_(WA.T @ U))
     R, S = right_singular(W @ V + WA @ (B.T @ V), c.group)
     V, noise = (V @ R)[:, :F], S[min(F, len(S) - 1)]
     shrunk = np.sqrt(np.maximum(1 - (noise / np.maximum(S[:F], 1e-12)) ** 2, 0))
-    return (T @ V + A @ (B.T @ V)) * shrunk, V
+    return (T @ V + A @ (B.T @ V)) * shrunk, (V / np.sqrt(number)[:, None])[column]
 
 
 def _never(alpha: float, places: Floats, every: Floats, share: Floats) -> Product:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank._base.random import mix
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import LogError
@@ -56,14 +56,19 @@ class Counts:
 
     @classmethod
     def of(cls, parts: Sequence[Feedback], theta: Floats) -> "Counts":
-        """Of the sums of a log; several parts of one vocabulary are in the order of time.  Shapes: theta [K] or [K, states]."""
+        """Of the sums of a log; several parts of one vocabulary are in the order of time.  Shapes: theta [K] or [K, states].
+
+        An impression is evidence once at most, whatever its weight: weights count in shares of the heaviest one.
+        """
+        heaviest = max(part.heaviest for part in parts)
         examined = np.concatenate([examination(part, theta) for part in parts])
         time = np.repeat(np.arange(len(parts)), [len(part.query) for part in parts])
         query, item, shown, clicks = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("query", "item", "shown", "clicks")
         )
+        shown, clicks = shown / heaviest, clicks / heaviest
         clicks = np.clip(clicks, 0.0, shown)  # without those of trust bias there may be a little more
-        impressions = np.sum([part.impressions for part in parts], axis=0)
+        impressions = np.sum([part.impressions for part in parts], axis=0) / heaviest
         return cls.of_rows(
             query,
             item,
@@ -140,6 +145,11 @@ class Counts:
         return slice(-before % step, None, step)
 
     @property
+    def items(self) -> Whole:
+        """The items that were shown, in the whole log.  Shapes: -> [n]."""
+        return np.flatnonzero(self.by_item(np.ones(len(self.item))))
+
+    @property
     def keys(self) -> NDArray[np.uint64]:
         """A number of every pair, the same whoever has it.  Shapes: -> [pairs]."""
         return ((self.query + self.before) * self.D + self.item).astype(np.uint64)
@@ -149,6 +159,12 @@ class Counts:
         rows = self.rows
         found = replace(self, query=np.searchsorted(rows, self.query), impressions=self.impressions[rows])
         return found, rows
+
+    def of_items(self, items: Whole) -> "Counts":
+        """With some of the items, in order, which become the first ones: those of all pairs are among them."""
+        place = np.zeros(self.D, np.int32)
+        place[items] = np.arange(len(items))
+        return replace(self, item=place[self.item], D=len(items))
 
     def together(self) -> "Counts":
         """Everybody's pairs, as if there were no group."""

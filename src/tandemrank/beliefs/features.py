@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.regression import Ridge
@@ -383,6 +383,14 @@ class PairNumbers(nn.Module):
         before = torch.cumsum(last - first, 0) - (last - first)
         place = torch.arange(len(row)) - before[row] + first[row]
         return self._with(row * self.D + self.key[place] % self.D, self.values[place], self.D)
+
+    def of_items(self, items: NDArray[np.int64]) -> "PairNumbers":
+        """The pairs of some items, in order, which become the first ones.  Shapes: items [n]."""
+        place = torch.full((self.D,), -1)
+        place[torch.from_numpy(items)] = torch.arange(len(items))
+        item = place[self.key % self.D]
+        key, kept = self.key // self.D * len(items) + item, item >= 0
+        return self._with(key[kept], self.values[kept], len(items))
 
     def of_no_query(self) -> "PairNumbers":
         """Without any pair."""

@@ -11,18 +11,21 @@ likelihood of pairs that are held out, f by queries that are held out, too.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from tandemrank._base import random
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features, KnownFeatures, leaks
-from tandemrank.beliefs.grades import Grades, sigmoid
+from tandemrank.beliefs.grades import Floats32, Grades, sigmoid
+from tandemrank.beliefs.levels import Levels, log_shown
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.models import FeatureModel
 from tandemrank.beliefs.noise import fit_bit
@@ -65,18 +68,19 @@ GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 )  # fmt: skip
 LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
-SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
-NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
+# Log-odds per unit of choice by which a pair that was never shown is less relevant, at least; of an item that never was, per
+# unit of how much less often than others it is expected to be shown.
+NEVER = 0.3
 
 
-def half_life_of(
-    counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int, model: FeatureModel | None = None
-) -> float:
+def half_life_of(search: "Search", chosen: Chosen) -> float:
     """How fast the log ages, in parts of it: the last part is the likeliest given what came before, older parts weighing less.
 
     Infinite where nothing ages: older parts must count surely less than all parts that weigh equally little, too, or the gain
-    is that of trusting the log less. `model`: f, the same for all ages.  Shapes: X [pairs, 3].
+    is that of trusting the log less. f is the same for all ages.
     """
+    counts, X, given, seed = search.counts, search.X, search.given, search.seed
+    model = search.models.get(chosen.f.words)
     late = counts.weighted(np.append(np.zeros(counts.times - 1), 1.0))
     pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
     judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
@@ -96,7 +100,8 @@ def half_life_of(
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         return both - alone
 
-    values = {half_life: value(0.5 ** (age / half_life)) for half_life in HALF_LIVES}
+    found = search.group.shared([partial(value, 0.5 ** (age / half_life)) for half_life in HALF_LIVES])
+    values = dict(zip(HALF_LIVES, found, strict=True))
     best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
     if np.isinf(best) or not surely(values[best] - values[np.inf]):
         return np.inf
@@ -111,30 +116,41 @@ def _is_farther(new: Chosen, old: Chosen) -> bool:
 
 
 class Search:
-    """Constants by the held-out pairs of some queries.  Shapes: X [pairs, 3]; held [pairs]."""
+    """Constants by the held-out pairs of some queries.
 
-    def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int) -> None:
-        self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
+    `group`: who shares the work. All of them search alike, and all have these pairs; of the moves that may come next each tries
+    another one, so what is chosen is what one alone would choose.  Shapes: X [pairs, 3]; held [pairs].
+    """
+
+    def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int, group: Group = ALONE) -> None:
+        self.counts, self.X, self.held, self.given, self.seed, self.group = counts, X, held, given, seed, group
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
         self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
         self.starts: dict[tuple[float, float, bool, str], FirstStep] = {}  # by spread, level, features and kind of f
-        self.models: dict[str, FeatureModel | None] = {}  # of the first spread and level: others need it no other
+        # f of the first spread and level: others need it no other.
+        self.models: dict[str, FeatureModel | None] = {model_fit.NO_MODEL.words: None}
+        self.known: dict[str, JudgedPairs] = {}
         self.tried: list[tuple[Chosen, float]] = []
 
-    def score(self, chosen: Chosen) -> JudgedPairs:
-        """How likely the held-out pairs are."""
-        train, judge = (Part.of(counts, chosen.grades, X) for counts, X in self.parts)
-        found = judged(run(train, chosen, self.given, self.seed, start=self._start(train, chosen)), judge)
+    def score(self, chosen: Chosen, *ahead: Chosen) -> JudgedPairs:
+        """How likely the held-out pairs are. `ahead`: what may be asked next; the others of the group look at it."""
+        if repr(chosen) not in self.known:
+            asked = {repr(one): one for one in (chosen, *ahead) if repr(one) not in self.known}
+            some = dict(list(asked.items())[: self.group.size])
+            judged = self.group.shared([partial(self._judged, one) for one in some.values()])
+            self.known.update(zip(some, judged, strict=True))
+        found = self.known[repr(chosen)]
         self.tried.append((chosen, float(found.terms.sum())))
         return found
+
+    def _judged(self, chosen: Chosen) -> JudgedPairs:
+        train, judge = (Part.of(counts, chosen.grades, X) for counts, X in self.parts)
+        return judged(run(train, chosen, self.given, self.seed, start=self._start(train, chosen)), judge)
 
     def _start(self, train: Part, chosen: Chosen) -> FirstStep:
         key = chosen.grades.spread, chosen.level, chosen.item_features, chosen.f.words
         if key not in self.starts:
-            start = started(train, chosen, self.given)
-            if chosen.f.words not in self.models:
-                self.models[chosen.f.words] = begun(train, chosen, self.given, self.seed).model
-            model = self.models[chosen.f.words]
+            start, model = started(train, chosen, self.given), self.models[chosen.f.words]
             self.starts[key] = start if model is None else start.with_model(train, model)
         return self.starts[key]
 
@@ -143,12 +159,13 @@ class Search:
 
         Beside f queries differ less, and single pairs too: with directions of the log what comes after f is chosen after it.
         """
+        first = Chosen.log(self._grades(FIRST))
         graded, as_bit = (
-            [self._moved(*self._scored(Chosen.log(self._grades(FIRST))), FIRST_MOVES)],
+            [self._moved(*self._scored(first, Chosen.log(bit)), FIRST_MOVES)],
             [self._scored(Chosen.log(bit))],
         )
         if self.given.directions is not None:
-            graded.append(self._scored(Chosen.given(graded[0][0].grades)))
+            graded.append(self._scored(Chosen.given(graded[0][0].grades), Chosen.given(bit)))
             as_bit.append(self._scored(Chosen.given(bit)))
         (best, score), other = (max(found, key=lambda x: float(x[1].terms.sum())) for found in (graded, as_bit))
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
@@ -164,8 +181,8 @@ class Search:
         moved = not (found.f.names or found.grades.is_bit)
         return self._moved(found, score, LOG_MOVES[len(FIRST_MOVES) :] if moved else LOG_MOVES)[0]
 
-    def _scored(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
-        return chosen, self.score(chosen)
+    def _scored(self, chosen: Chosen, *ahead: Chosen) -> tuple[Chosen, JudgedPairs]:
+        return chosen, self.score(chosen, *ahead)
 
     def _grades(self, place: int) -> Grades:
         return Grades.graded(self.rate, SPREADS[place])
@@ -174,11 +191,13 @@ class Search:
         self, best: Chosen, score: JudgedPairs, moves: tuple[tuple[str, tuple[float, ...]], ...]
     ) -> tuple[Chosen, JudgedPairs]:
         """One constant after the other, in the first direction that helps."""
+        every = [(name, step) for name, directions in moves for step in directions]
         for name, directions in moves:
             for step in directions:
                 before = best
                 while (new := self._step(best, name, step)) is not None:
-                    found, least = self.score(new), 0.0
+                    others = [self._step(best, *move) for move in every[every.index((name, step)) + 1 :]]
+                    found, least = self.score(new, *(one for one in others if one is not None)), 0.0
                     if name == "spread" and _is_farther(new, best):
                         least = UNUSUAL
                     if found.terms.sum() <= score.terms.sum() + least:
@@ -208,9 +227,9 @@ class Search:
         for name, moves in GIVEN_MOVES:
             if name == "trust" and (own is None or not (np.square(own[self.counts.rows]).sum(1) > 1e-6).any()):
                 continue
-            for move in moves:
+            for k, move in enumerate(moves):
                 while (new := best.moved(name, move)) != best:
-                    found = self.score(new).terms
+                    found = self.score(new, *(best.moved(name, other) for other in moves[k + 1 :])).terms
                     if not surely(weight * (found - terms)):
                         break
                     best, terms = new, found
@@ -222,7 +241,10 @@ class Search:
         if not f.names:
             return chosen, without
         # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
-        found, score = self._scored(replace(chosen, f=f))
+        found = replace(chosen, f=f)
+        train = Part.of(self.parts[0][0], chosen.grades, self.parts[0][1])
+        self.models[f.words] = begun(train, found, self.given, self.seed, self.group).model
+        score = self.score(found)
         weight = sigmoid(without.s)
         gain = weight * (score.terms - without.terms)
         return (found, score) if surely(gain) and gain.sum() > LEAST * weight.mean() else (chosen, without)
@@ -238,7 +260,7 @@ class Search:
         start = started(train, chosen, self.given)
         lesson = lesson_of(train, start, chosen, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
-        return model_fit.choose(lesson, judge, self.given.learners, self.seed)
+        return model_fit.choose(lesson, judge, self.given.learners, self.seed, self.group)
 
 
 @dataclass(frozen=True)
@@ -302,6 +324,7 @@ def fit(
     part = Part.of(counts, chosen.grades, evidence.X)
     fitted = run(part, chosen.finished(), given, seed)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
+    less, more = _unseen_items(fitted.start.levels, given)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
     s = fitted.space.s(counts.query, counts.item, fitted.x) + fitted.seen.other
     variance = spread.query[counts.query] * spread.item[counts.item]
@@ -309,13 +332,24 @@ def fit(
         chosen=replace(chosen, never=never),
         counts=counts,
         inputs=_inputs(counts, choice, given, fitted),
-        space=fitted.space,
+        space=replace(fitted.space, offset=fitted.space.offset - less),
         x=fitted.x,
         query_spread=spread.query,
-        item_spread=spread.item,
+        item_spread=spread.item + more,
         remembered=chosen.grades.remembered(counts, s, variance, part.L),
         notes=(*leaks(features, counts), *_unused(model, chosen)),
     )
+
+
+def _unseen_items(levels: Levels, given: Given) -> tuple[Floats32, Floats]:
+    """By how much items that were never shown are less relevant than their level says, and its variance.  Shapes: -> [D], [D].
+
+    Clicks on the pairs that production chose to show say too little of those it did not, hence NEVER.
+    """
+    slope, p = max(NEVER, levels.by_shown), sigmoid(levels.before)
+    less = (levels.by_shown - slope) * np.minimum(given.design[:, 1], 0)
+    variance = 1 / (levels.knowledge * p * (1 - p))
+    return np.where(given.seen[1], 0, less).astype(np.float32), np.where(given.seen[1], 0, variance)
 
 
 def _unused(model: str | nn.Module | None, chosen: Chosen) -> tuple[str, ...]:
@@ -336,9 +370,10 @@ def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) 
     if group.total(len(rows)) < group.total(len(counts.rows)):
         some, rows = some.packed()
         given = given.of_queries(rows)
+    if len(items := some.items) < counts.D:  # what the search costs follows what was shown
+        some, given = some.of_items(items), given.of_items(items)
     X, held = group.gather(evidence.X[of_rows]), group.gather(held[of_rows])
-    search = Search(some.together(), X, held, given.together(group), seed)
-    return group.first(lambda: _searched(search, bit, watch))
+    return _searched(Search(some.together(), X, held, given.together(group), seed, group), bit, watch)
 
 
 def _searched(search: Search, bit: Grades, watch: Callable[[str], None] | None) -> Chosen:
@@ -348,9 +383,7 @@ def _searched(search: Search, bit: Grades, watch: Callable[[str], None] | None) 
     if held.any() and not held.all():
         chosen = search.best(bit)
         if counts.times > 1:
-            model = search.models.get(chosen.f.words)
-            found = half_life_of(counts, search.X, chosen, search.given, search.seed, model)
-            chosen = replace(chosen, half_life=found)
+            chosen = replace(chosen, half_life=half_life_of(search, chosen))
     if watch is not None:
         for tried, value in search.tried:
             watch(f"{tried.words}: {value:.1f}")
@@ -394,7 +427,7 @@ def _given(
     learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
     query, item = features.encoded
-    design = np.column_stack([np.ones(counts.D), _shown(counts)])
+    design = np.column_stack([np.ones(counts.D), _shown(counts, item.numbers)])
     given = Given(
         query=query,
         item=item,
@@ -430,20 +463,12 @@ def _held_out(counts: Counts) -> Floats:
     return np.where(again, share, HELD_OUT)
 
 
-def _shown(counts: Counts) -> Floats:
-    """How often items are shown, in logarithms around their mean: since they first were, as an item may be new.
-
-    One that never was may be new as well: it counts as one of those that are shown least.  Shapes: -> [D].
-    """
-    number = counts.by_item(counts.n)
+def _shown(counts: Counts, numbers: NDArray[np.floating]) -> Floats:
+    """How often items are shown since they first were, as an item may be new (`log_shown`).  Shapes: numbers [D, J] -> [D]."""
     first = np.full((1, counts.D), counts.times)
     np.minimum.at(first[0], counts.item[counts.pair], counts.time)
-    first = counts.group.gather(first).min(0)
-    there = number > 0
-    found: Floats = np.log((number + 0.5) / np.maximum(counts.times - first, 1))
-    found[~there] = np.quantile(found[there], SELDOM)
-    found -= found.mean()
-    return found
+    first = counts.group.gather(first).min(0) % counts.times  # one that never was might have been from the beginning
+    return log_shown(counts.by_item(counts.n), (counts.times - first).astype(np.float64), numbers)
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:

@@ -30,7 +30,8 @@ from tandemrank._base.frames import UNREADABLE
 from tandemrank._base.results import Result
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.fitting import fit
-from tandemrank.clicks.models import examination_curve
+from tandemrank.clicks.examination import ExaminationCurve, as_read
+from tandemrank.clicks.models import CellCurve, examination_curve
 from tandemrank.errors import ConfigError, DataError, InputError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.reading import read
@@ -78,21 +79,24 @@ class Judgements(Result):
 def judge(
     log: Source | Feedback,
     *,
-    examination: str | Sequence[float] = "reciprocal",
+    examination: str | Sequence[float] | CellCurve | ExaminationCurve = "reciprocal",
     grades: int = 4,
     level: float = 0.95,
     seed: int = 0,
 ) -> Judgements:
     """Judgements by a log: beliefs are fitted to it (`fitting`), and R of each pair has a Beta interval of their moments.
 
-    `examination`: the curve, as in `clicks.models.examination_curve`. `grades`: how many, 0 among them.
+    `examination`: the curve, as in `clicks.models.examination_curve`, or as `examine` finds it. `grades`: how many, 0 among
+    them.
     """
     if not 2 <= grades <= 101:
         raise ConfigError(f"grades must be from 2 to 101; got {grades}.")
     if not 0.5 <= level < 1:
         raise ConfigError(f"level must be from 0.5 to below 1; got {level}.")
-    sums = log if isinstance(log, Feedback) else read(log)
-    theta = examination_curve(int(sums.rank.max(initial=0)) + 1, examination)
+    curve = examination.curve if isinstance(examination, ExaminationCurve) else examination
+    by = curve.states if isinstance(curve, CellCurve) else None
+    sums = log if isinstance(log, Feedback) else read(as_read(log, curve), by=by)
+    theta = curve.array if isinstance(curve, CellCurve) else examination_curve(int(sums.rank.max(initial=0)) + 1, curve)
     beliefs = fit(Counts.of([sums], theta), seed=seed)
     counts = beliefs.counts
     mean, variance = beliefs.remembered

@@ -8,6 +8,7 @@ not hurt.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tandemrank._base.group import Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import (
@@ -269,36 +270,41 @@ class ModelChoice:
 NO_MODEL = ModelChoice()
 
 
-def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> ModelChoice:
+def choose(
+    lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int, group: Group = ALONE
+) -> ModelChoice:
     """The kinds of f; none where none surely helps. The best kinds are tried without the user's columns, too.
+
+    `group`: who shares the work.
 
     The mean of some kinds is likelier than each of them, as they err apart: the best is joined by the one that helps most.
     """
     lesson = lesson.at_most(CHOOSING, seed)
-    tried: dict[str, Fit] = {}
+    tried: dict[str, tuple[int, Floats]] = {}  # epochs, and f of the judge's pairs
 
-    def attempt(name: str, lesson: Lesson, judge: Lesson) -> None:
+    def attempt(name: str, lesson: Lesson, judge: Lesson) -> tuple[int, Floats]:
         epochs, fit = among[name.removesuffix(WITHOUT)]
         found = fit(lesson, judge, epochs, seed)
-        if found.epochs:
-            tried[name] = found
+        return found.epochs, found.f
+
+    def attempts(names: list[str], lesson: Lesson, judge: Lesson) -> None:
+        found = group.shared([partial(attempt, name, lesson, judge) for name in names])
+        tried.update((name, one) for name, one in zip(names, found, strict=True) if one[0])
 
     narrow = replace(lesson, features=False), replace(judge, features=False)
     has_features = lesson.sizes != narrow[0].sizes
     with one_thread():
         names = [name for name in among if has_features or name in FEW or FEW[0] not in among]
-        for name in names:
-            if name != "trees" or len(lesson.q) >= FOREST * LEAST:
-                attempt(name, lesson, judge)
-        best = sorted(tried, key=lambda name: -judge.value(tried[name].f))[:AGAIN]
-        for name in [name for name in best if has_features and name != "own"]:
-            attempt(name + WITHOUT, *narrow)
-    members, f = _mean(judge, {name: found.f for name, found in tried.items()})
+        enough = len(lesson.q) >= FOREST * LEAST
+        attempts([name for name in names if name != "trees" or enough], lesson, judge)
+        best = sorted(tried, key=lambda name: -judge.value(tried[name][1]))[:AGAIN]
+        attempts([name + WITHOUT for name in best if has_features and name != "own"], *narrow)
+    members, f = _mean(judge, {name: f for name, (_, f) in tried.items()})
     gains = judge.gains(f)
     known, *of_new = (surely(gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
     if not known:
         return NO_MODEL
-    return ModelChoice(members, tuple(tried[name].epochs for name in members), (of_new[0], of_new[1]))
+    return ModelChoice(members, tuple(tried[name][0] for name in members), (of_new[0], of_new[1]))
 
 
 def _mean(judge: Lesson, tried: dict[str, Floats]) -> tuple[tuple[str, ...], Floats]:
@@ -320,13 +326,18 @@ def surely(gains: Floats) -> bool:
     return bool(gains.sum() > SURE * np.sqrt(np.square(gains).sum()))
 
 
-def train(choice: ModelChoice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
-    """The models of the kinds and lengths that were chosen, and their mean."""
-    lesson, members = lesson.at_most(ENOUGH, seed), []
+def train(
+    choice: ModelChoice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int, group: Group = ALONE
+) -> FeatureModel:
+    """The models of the kinds and lengths that were chosen, and their mean. `group`: who shares the work."""
+    lesson = lesson.at_most(ENOUGH, seed)
+
+    def one(name: str, epochs: int) -> InputModel:
+        own = replace(lesson, features=not name.endswith(WITHOUT))
+        return among[name.removesuffix(WITHOUT)][1](own, None, epochs, seed).model
+
     with one_thread():
-        for name, epochs in zip(choice.names, choice.epochs, strict=True):
-            own = replace(lesson, features=not name.endswith(WITHOUT))
-            members.append(among[name.removesuffix(WITHOUT)][1](own, None, epochs, seed).model)
+        members = group.shared([partial(one, *kind) for kind in zip(choice.names, choice.epochs, strict=True)])
     model = members[0] if len(members) == 1 else MeanModel(members)
     model.requires_grad_(False)
     return FeatureModel(model, lesson.query, lesson.item, lesson.pairs, choice.of_new)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 
 Floats = NDArray[np.float64]
 

@@ -28,10 +28,19 @@ from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
-from tandemrank.policies import folding
 from tandemrank.policies.contexts import QUERIES, ContextShift, numbers_of
 from tandemrank.policies.features import FeatureSource, FeatureValues
-from tandemrank.policies.memory import Listing, Memory, Retrieval, contexts_from, memory_from, no_memory
+from tandemrank.policies.memory import (
+    Listing,
+    Memory,
+    Retrieval,
+    contexts_from,
+    matters,
+    memory_from,
+    nearest,
+    no_memory,
+    some,
+)
 from tandemrank.policies.scorers import Scorer
 
 Floats = NDArray[np.float64]
@@ -546,17 +555,17 @@ def _nearest_product(ranker: Believed, rank: int) -> tuple[Floats, Floats, Float
 
 def _nearest_to_scores(ranker: Believed, rank: int) -> tuple[Floats, Floats, Floats]:
     """The same where f is no product: directions of the items by the scores of some queries, then vectors of all queries by the
-    scores of some items (`folding`)."""
+    scores of some items (`memory.nearest`)."""
     Q, D = len(ranker.queries), ranker.D
-    q = folding.some(Q, max(SCORED // D, rank))
+    q = some(Q, max(SCORED // D, rank))
     scores = ranker.sharpness * torch.cat([ranker.before(part) for part in torch.split(q, BLOCK)]).double()
-    matter = folding.matters(scores).mean(0)
+    matter = matters(scores).mean(0)
     root = matter.sqrt()
     _, S, Vt = torch.linalg.svd((scores - (scores @ matter / matter.sum())[:, None]) * root, full_matrices=False)
     items = Vt[:rank].T * S[:rank].sqrt() / root[:, None]
-    at = folding.some(D)
+    at = some(D)
     found = [
-        folding.nearest(ranker.sharpness * ranker.before_at(part, at.expand(len(part), -1)), items[at])
+        nearest(ranker.sharpness * ranker.before_at(part, at.expand(len(part), -1)), items[at])
         for part in torch.split(torch.arange(Q), FOLDED)
     ]
     queries, constant = (torch.cat(parts).double() for parts in zip(*found, strict=True))

@@ -1,4 +1,4 @@
-"""The fit on a Ray cluster: every node has some queries of the log, and all of them make up a group (`_base.group`)."""
+"""The fit on a Ray cluster: every node has some queries of the log, and all of them make up a group (`_base.cluster`)."""
 
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tandemrank._base import cluster
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs.belief import Beliefs, Chosen, merged
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features, KnownFeatures

@@ -5,7 +5,7 @@
 The directions y_d come from production's vectors (how the queries that it knows differ is how others will), or from the log
 alone (`steps.from_log`). `Shape` says how much queries differ,
 
-    |y_d|^2 ~ total (4 p_d (1 - p_d))^(-2 slope),   in the mean over relevant pairs `total`,
+    |y_d|^2 ~ total (4 p_d (1 - p_d))^(-2 slope),   in the mean over relevant pairs of items that were shown `total`,
 
 and offset_d is such that, over all queries, item d has the level g_d (`levels`). `other` is what does not move here: f, choice.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs import _newton_kernel
 from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.grades import FLAT, Floats32, sigmoid
@@ -119,11 +119,11 @@ def from_production(vectors: Vectors, group: Group = ALONE) -> tuple[Directions,
     return Directions(Y[:, used] * scale, own), V @ m
 
 
-def shaped(directions: Directions, g: Floats, shape: Shape, Q: int) -> Space:
-    """The space of a shape, at the items' levels g.  Shapes: g [D]."""
+def shaped(directions: Directions, g: Floats, shape: Shape, Q: int, shown: NDArray[np.int64]) -> Space:
+    """The space of a shape, at the items' levels g.  Shapes: g [D]; shown, the items that were [n]."""
     p = sigmoid(g)
     Y = directions.items * (4 * p * (1 - p))[:, None] ** -shape.slope
-    length = float(p @ np.square(Y).sum(1) / p.sum())
+    length = float(p[shown] @ np.square(Y[shown]).sum(1) / p[shown].sum())
     Y = Y * np.sqrt(shape.total / length) if length > 0 else Y
     F = Y.shape[1]
     mean = np.zeros((Q, F + 1))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank._base.sparse import sums_by
 from tandemrank.beliefs import _newton_kernel
 from tandemrank.beliefs.choice import right_singular
@@ -66,17 +66,19 @@ def from_log(seen: Seen, g: Floats, rows: Whole, level: float, *, most: int, see
     flat = Space(np.ones((D, 1), np.float32), offset, np.zeros((Q, 1)), np.array([1 / level]))
     x = query_step(flat, seen, rows)
     _, slope, h = seen.terms(flat, x)
-    group, there = seen.group, seen.group.sum(sums_by(seen.item, np.ones(len(h)), D)) > 0
+    group, shown = seen.group, np.flatnonzero(seen.group.sum(sums_by(seen.item, np.ones(len(h)), D)))
     of_queries, of_items = sums_by(query, h, Q), group.sum(sums_by(seen.item, h, D))
     weights = [
         1 / np.sqrt(information + max(float(np.median(known)), 1e-9))
-        for information, known in ((of_queries, group.gather(of_queries[rows])), (of_items, of_items[there]))
+        for information, known in ((of_queries, group.gather(of_queries[rows])), (of_items, of_items[shown]))
     ]
-    F = max(1, min(most, group.before(Q)[1] // 2, D // 2))
+    F = max(1, min(most, group.before(Q)[1] // 2, len(shown) // 2))
     values = slope * weights[0][query] * weights[1][seen.item]
-    V, S = _singular(csr_matrix((values, seen.item, seen.first), shape=(Q, D)), F, seed, group)
+    V, S = _singular(csr_matrix((values, seen.item, seen.first), shape=(Q, D))[:, shown], F, seed, group)
     kept = np.sqrt(np.maximum(S**2 - (0.98 * S[-1]) ** 2, 0)) if len(S) > 1 else S
-    return Directions(V * weights[1][:, None] * kept)
+    found = np.zeros((D, len(S)))
+    found[shown] = V * weights[1][shown, None] * kept
+    return Directions(found)
 
 
 def _singular(B: csr_matrix, F: int, seed: int, group: Group) -> tuple[Floats, Floats]:
@@ -211,17 +213,21 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     F, D, group = space.items.shape[1] - 1, len(space.items), seen.group
     _, _, h = seen.terms(space, x)
     of_items, pairs = (group.sum(sums_by(seen.item, values, D)) for values in (h, np.ones(len(h))))
-    ridge = np.zeros((D, F + 1))
-    ridge[:, :F] = of_items[:, None] * np.diag(mean)[None, :F]
-    precision = prior.precision + ridge
-    m = prior.centre * prior.precision / precision
-    y = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
+    shown = np.flatnonzero(pairs)  # the others stay where they are expected
+    pairs, W = pairs[shown], space.items[shown]
+    precision = prior.precision[shown]
+    m = prior.centre[shown] * precision
+    precision[:, :F] += of_items[shown, None] * np.diag(mean)[None, :F]
+    m /= precision
+    y = np.column_stack([W[:, :F], space.offset[shown]]).astype(np.float64)
     kappa = 1.0
     if seen.grades.is_bit:  # all is scaled by kappa, and so is the sum of log-likelihood and prior
-        variance = np.einsum("df,fg,dg->d", space.items, mean, space.items, optimize=True)
+        variance = np.einsum("df,fg,dg->d", W, mean, W, optimize=True)
         kappa = 1 / np.sqrt(1 + FLAT * float(pairs @ variance) / max(float(pairs.sum()), 1.0))
     own = items_of(pairs, group)
-    by_item = _by_item(seen, x[seen.query, F].astype(np.float32), D, own)
+    place = np.zeros(D, np.int32)
+    place[shown] = np.arange(len(shown))
+    by_item = _by_item(replace(seen, item=place[seen.item]), x[seen.query, F].astype(np.float32), len(shown), own)
     table, offset = (
         by_item.table ** np.float32(kappa) if kappa < 1 else by_item.table,
         np.float32(kappa) * by_item.other,
@@ -230,6 +236,8 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     ours, mine = np.arange(own[group.rank], own[group.rank + 1]), replace(by_item, table=table)
     y *= kappa
     _ascend(mine, ours, offset, group.gather(vectors), precision / kappa, kappa * m, y, ITEM_STEPS)
+    items, offset = prior.centre.astype(np.float32), prior.centre[:, F].astype(np.float32)
     y = group.gather(y[ours]) / kappa
-    items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32, "C")
-    return replace(space, items=items, offset=y[:, F].astype(np.float32))
+    items[shown], offset[shown] = y, y[:, F]
+    items[:, F] = 1
+    return replace(space, items=items, offset=offset)

@@ -1,13 +1,13 @@
 """One belief of some pairs, with constants that were chosen: levels, production's choice, f and vectors, one after another."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tandemrank._base import random
-from tandemrank._base.group import ALONE, Group
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Chosen
 from tandemrank.beliefs.counts import Counts
@@ -37,7 +37,7 @@ class Given:
     """What is known before the clicks: features, production's opinion, its directions and its mean scores.
 
     `learners`: the kinds of f to choose from. Shapes: opinion [Q, F], [D, F]; seen [Q], [D]; design [D, J], what
-    production says of items' levels.
+    production says of items' levels: a constant, how often it shows them, and perhaps its scores.
     """
 
     query: Encoded
@@ -65,6 +65,19 @@ class Given:
             opinion=(self.opinion[0][q], self.opinion[1]),
             seen=(self.seen[0][q], self.seen[1]),
             directions=None if known is None else replace(known, queries=own),
+        )
+
+    def of_items(self, d: NDArray[np.int64]) -> "Given":
+        """For some of the items, in order, which become the first ones."""
+        known = self.directions
+        return replace(
+            self,
+            item=replace(self.item, numbers=self.item.numbers[d], codes=self.item.codes[d]),
+            pairs=self.pairs.of_items(d),
+            opinion=(self.opinion[0], self.opinion[1][d]),
+            seen=(self.seen[0], self.seen[1][d]),
+            design=self.design[d],
+            directions=None if known is None else replace(known, items=known.items[d]),
         )
 
     def together(self, group: Group) -> "Given":
@@ -126,7 +139,8 @@ class Part:
 class FirstStep:
     """Levels, production's choice and f: all that comes before the vectors.
 
-    `flat` and `beta`: the levels as a space without directions.  Shapes: beta [Q, 1]; w [3]; centre [D, 3].
+    `flat` and `beta`: the levels as a space without directions; `directions`: those of the log beside them, by their number,
+    as far as they were asked for.  Shapes: beta [Q, 1]; w [3]; centre [D, 3].
     """
 
     levels: Levels
@@ -135,6 +149,7 @@ class FirstStep:
     w: Floats
     centre: Floats
     model: FeatureModel | None = None
+    directions: dict[int, Directions] = field(default_factory=dict)
 
     def choice(self, part: Part) -> Floats:
         """What production's choice says of pairs.  Shapes: -> [pairs]."""
@@ -149,7 +164,7 @@ class FirstStep:
     def with_model(self, part: Part, model: FeatureModel) -> "FirstStep":
         """With f, and the weights of production's choice anew, given f: what features say production often knows."""
         f = model.at(part.counts.query, part.counts.item)
-        return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre, f))
+        return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre, f), directions={})
 
 
 def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
@@ -162,14 +177,15 @@ def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
     return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
 
 
-def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
-    """All that comes before the vectors, with the kind of f that was chosen."""
+def begun(part: Part, chosen: Chosen, given: Given, seed: int, group: Group | None = None) -> FirstStep:
+    """All that comes before the vectors, with the kind of f that was chosen. `group`: who shares the work, where everybody
+    has all pairs."""
     start = started(part, chosen, given)
     if not chosen.f.names:
         return start
-    lesson, group = lesson_of(part, start, chosen, given, seed, enough=model_fit.ENOUGH), part.counts.group
-    everybodys = lesson.together(group)
-    model = group.first(lambda: model_fit.train(chosen.f, everybodys, given.learners, seed))
+    lesson = lesson_of(part, start, chosen, given, seed, enough=model_fit.ENOUGH)
+    own = part.counts.group
+    model = model_fit.train(chosen.f, lesson.together(own), given.learners, seed, group or own)
     return start.with_model(part, model.of_sides(lesson.query, lesson.pairs))
 
 
@@ -358,13 +374,16 @@ def directions_of(
     g, before = start.levels.after, start.levels.before
     if chosen.source == "production" and given.directions is not None:
         shape = Shape(total=chosen.total, slope=chosen.slope, level=chosen.level, trust=chosen.trust)
-        space = shaped(given.directions, g, shape, c.Q)
+        space = shaped(given.directions, g, shape, c.Q, c.items)
         F, p = space.items.shape[1] - 1, sigmoid(g)
         known = np.repeat((KNOWLEDGE * p * (1 - p))[:, None], F, 1)
         centre = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
         return space, ItemPrior(centre, np.column_stack([known, np.full(c.D, 1e9)]))
-    found = steps.from_log(seen, g, c.rows, chosen.level, most=chosen.rank, seed=seed)
-    space = shaped(found, g, Shape(total=0.5 * chosen.total, slope=0.0, level=chosen.level), c.Q)
+    if chosen.rank not in start.directions:
+        start.directions[chosen.rank] = steps.from_log(seen, g, c.rows, chosen.level, most=chosen.rank, seed=seed)
+    space = shaped(
+        start.directions[chosen.rank], g, Shape(total=0.5 * chosen.total, slope=0.0, level=chosen.level), c.Q, c.items
+    )
     F, p = space.items.shape[1] - 1, sigmoid(before)
     precision = np.column_stack([np.full((c.D, F), F / chosen.total), start.levels.knowledge * p * (1 - p)])
     return space, ItemPrior(np.column_stack([np.zeros((c.D, F)), before]), precision)

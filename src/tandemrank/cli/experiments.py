@@ -141,7 +141,9 @@ def table(
             help="tandem (our reading of the paper), paper (taken literally) or stages (a study of two models)."
         ),
     ] = "tandem",
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = METHODS,
+    methods: Annotated[
+        str, typer.Option(help="Methods, separated by commas.", show_default="beliefs and the paper's three")
+    ] = METHODS,
     candidates: Annotated[str | None, typer.Option(help="Numbers of candidates K2, separated by commas.")] = None,
     impressions: Annotated[str | None, typer.Option(help="Lengths of the log N, separated by commas.")] = None,
     runs: Annotated[int | None, typer.Option(help="Independent runs.", min=1)] = None,
@@ -262,8 +264,7 @@ def evaluate(
     """Evaluates policies on ratings or judgements: NDCG, recall of the generator, expected clicks, with intervals."""
     import numpy as np
 
-    from tandemrank.experiments.evaluation import judge
-    from tandemrank.experiments.qrels import judge_by_qrels
+    from tandemrank.experiments.evaluation import Truth, judge, judge_by_qrels
     from tandemrank.experiments.world import load_task
     from tandemrank.logs.pairs import pairs_of
     from tandemrank.logs.reading import read
@@ -296,8 +297,7 @@ def evaluate(
         found = judge(
             pairs,
             task,
-            experiment.learning.theta,
-            q,
+            Truth(task.relevance, experiment.learning.theta, q),
             samples=samples,
             seed=seed,
             clicked=clicked,

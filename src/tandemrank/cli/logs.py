@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tandemrank._base.results import within
 from tandemrank.cli.options import BareLogs, Curve, Engine, Json, Logs, Seed, app, given_logs, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_json, print_summary, rows_table, show, two_columns
@@ -15,7 +16,7 @@ from tandemrank.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tandemrank.clicks.cells import CellCurve
+    from tandemrank.clicks.examination import ExaminationCurve
     from tandemrank.logs.validation import Fixed, Validation
 
 
@@ -141,26 +142,29 @@ def examine(
         print_json(found)
     else:
         show(two_columns({name: getattr(found, name) for name in ("level", "pairs_compared", "clicks")}))
-        columns = ("theta", "low", "high")
-        ranks = range(len(found.theta))
-        show(rows_table("curve", [{"rank": k + 1} | {c: float(getattr(found, c)[k]) for c in columns} for k in ranks]))
+        show(rows_table("curve", found.to_frame().to_dicts()))
         for part in (found.dependence, found.trust):
             if part is not None:
                 show(part.words)
         if found.cells is not None and found.cells.states is not None:
-            show(_cells(found.cells))
+            show(_cells(found))
 
 
-def _cells(found: "CellCurve") -> "Table":
-    """Examination by rank and state: by the last click above, its rank, or by the values of a column."""
-    names = found.values or ("no click above", *(f"click at {k}" for k in range(1, len(found.theta))))
+def _cells(found: "ExaminationCurve") -> "Table":
+    """Examination by rank and state: by the last click above, its rank, or by the values of a column, with intervals."""
+    assert found.cells is not None
+    low, high, values = found.cells_low, found.cells_high, found.cells.values
+    names = values or ("no click above", *(f"click at {k}" for k in range(1, len(found.theta))))
+    first: list[dict[str, object]] = [{"position": name} for name in found.positions] or [
+        {"rank": k + 1} for k in range(len(found.theta))
+    ]
     rows = []
-    for k, row in enumerate(found.theta):
-        there = row if found.values else row[: k + 1]
-        rows.append(
-            {"rank": k + 1} | dict(zip(names, [*map(float, there), *[""] * (len(row) - len(there))], strict=True))
-        )
-    return rows_table(f"examination by {'the last click' if not found.values else found.by}", rows)
+    for k, row in enumerate(found.cells.theta):
+        there = [f"{theta:.4g}" for theta in (row if values else row[: k + 1])]
+        if low is not None and high is not None:
+            there = [f"{one} {within(low[k, s], high[k, s])}" for s, one in enumerate(there)]
+        rows.append(first[k] | dict(zip(names, [*there, *[""] * (len(row) - len(there))], strict=True)))
+    return rows_table(f"examination by {found.cells.by if values else 'the last click'}", rows)
 
 
 @app.command()

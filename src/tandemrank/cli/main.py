@@ -7,8 +7,11 @@ import sys
 
 # Each registers its commands; --help lists them in this order.
 from tandemrank.cli import logs, offpolicy, policies, serving, experiments, doctor  # noqa: F401  # isort: skip
+from tandemrank.cli.groups import put_in_groups
 from tandemrank.cli.options import app
 from tandemrank.errors import InputError, TandemRankError
+
+put_in_groups(app)
 
 
 def main() -> None:

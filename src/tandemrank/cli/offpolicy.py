@@ -15,6 +15,7 @@ from tandemrank.cli.options import (
     Engine,
     FeatureTables,
     Json,
+    PageOptions,
     Plugin,
     Seed,
     Since,
@@ -399,6 +400,7 @@ def decide(
     asked: QuestionOptions,
     log: LogOptions,
     features: FeatureTables,
+    page: PageOptions,
     policy: Annotated[
         list[Path] | None, typer.Option("--policy", help="Saved policy that may ship. May be repeated.")
     ] = None,
@@ -455,6 +457,7 @@ def decide(
     from tandemrank.decisions import decision
 
     log.refuse_unused(*(scores or []), against)
+    named = page.named(report is not None)
     table = None if segment is None else features.query_features
     features = features if segment is None else replace(features, query_features=None)
     shadows = shadows_of(shadow, policy, scores) if shadow else {}
@@ -476,9 +479,13 @@ def decide(
             guardrails=_guardrails(guardrail or []),
         )
     if report is not None:
+        from tandemrank.logs.sources import period_in
         from tandemrank.reports import decision as pages
+        from tandemrank.reports.page import period_of
 
-        pages.report(found, command=command_line()).write(report)
+        when = period_in(log.source)
+        period = "" if when is None else period_of(*when)
+        pages.report(found, command=command_line(), period=period, named=named).write(report)
     if as_json:
         print_json(found.summary())
     else:

@@ -17,6 +17,7 @@ from tandemrank.errors import ConfigError, JobError
 
 if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
+    from tandemrank.reports.sections import Named
 
 
 def _print_version(asked: bool) -> None:
@@ -66,7 +67,7 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
-Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0, max=2**63 - 1)]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0, max=2**63 - 1, metavar="<int>")]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -76,7 +77,7 @@ Data = Annotated[
 Config = Annotated[Path | None, typer.Option(help="TOML file with switches; flags override it.")]
 Switches = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any switch, as name=value (listed in docs/experiment.md). May be repeated."),
+    typer.Option("--set", help="Any switch, as name=value. May be repeated."),
 ]
 
 
@@ -157,6 +158,35 @@ class FeatureTables:
         return extended(policy, **vars(self))
 
 
+Titles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--titles",
+        help="What ids are called: Parquet or CSV with item_id or query_id, title, perhaps url and image. May be repeated.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """How queries and items stand on the page."""
+
+    titles: Titles = None
+    images: Annotated[
+        bool, typer.Option("--images", help="The page shows the pictures of --titles, and fetches them.")
+    ] = False
+
+    def named(self, page: bool = True) -> "Named":
+        """Names for a page."""
+        from tandemrank.reports.sections import named
+
+        if (self.titles or self.images) and not page:
+            raise ConfigError("--titles are for the page: give --report, too, or leave them out.")
+        if self.images and not self.titles:
+            raise ConfigError("--images needs --titles, the table that has them.")
+        return named(self.titles, images=self.images)
+
+
 def listed(text: str, kind: Callable[[str], Any]) -> list[Any]:
     try:
         return [kind(part.strip()) for part in text.split(",")]
@@ -175,8 +205,7 @@ Curve = Annotated[
 
 def read_curve_option(curve: str | None, *, cells: bool = True) -> Any:
     """The curve by its name, or in a file; there, unless `cells` are not wanted, by more than the rank if it is."""
-    from tandemrank.clicks.cells import read_examination
-    from tandemrank.clicks.models import read_curve
+    from tandemrank.clicks.models import read_curve, read_examination
 
     if curve in (None, "reciprocal", "dcg"):
         return curve

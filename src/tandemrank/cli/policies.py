@@ -15,11 +15,13 @@ from tandemrank.cli.options import (
     Json,
     Logs,
     Out,
+    PageOptions,
     Plugin,
     Resume,
     Seed,
     Since,
     Switches,
+    Titles,
     Until,
     app,
     bundled,
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
 
 ON_SCREEN = 20  # queries, where the lists go to a terminal
+LISTS = ["query_id", "items"], ["query_id", "items", "query_title", "titles"]  # columns of what `recommend` writes
 
 
 @app.command()
 @bundled
 def learn(
     over: SessionOptions,
+    page: PageOptions,
     logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
     out: Out = Path("tandemrank-policy"),
     start: Annotated[
@@ -137,14 +141,13 @@ def learn(
     how = over.arguments(start=start, query_embeddings=embedded, engine=engine != "local", reward=reward)
     if not resume:
         training.check_free(out, get_args(Method))
+    named = page.named(not over.sessions)
     first, drew = (None if path is None else load(path) for path in (start, logging_policy))
     if over.sessions:
-        sessions.learn(
-            logs, out, resolved, how, methods=method, start=Start(None, **tables), logging_policy=drew,
-            seed=seed, resume=resume, as_json=as_json,
-        )  # fmt: skip
+        how |= {"methods": method, "logging_policy": drew, "seed": seed, "resume": resume}
+        sessions.learn(logs, out, resolved, Start(None, **tables), how, as_json)
         return
-    inputs = [*logs, start, logging_policy, *tables.values()]
+    inputs = [*logs, start, logging_policy, *tables.values(), *(page.titles or [])]
     with resumable(), training_progress() as (stage, epoch), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(
             during(logs, since=since, until=until),
@@ -159,12 +162,12 @@ def learn(
             listener=learning.Listener(stage=stage, epoch=epoch, note=note),
             reward=None if reward == "clicks" else reward,
         )
-    summary = training.write(learned, out, command=command_line(), seed=seed)
+    summary = training.write(learned, out, command=command_line(), seed=seed, named=named)
     if as_json:
         print_json(summary)
         return
     show(training.values(learned).terminal(training.TITLE.format(learned.reward)))
-    for sentence in (*training.sentences(learned), *training.gate_sentences(learned)):
+    for sentence in (*training.chosen(learned), *training.sentences(learned), *training.gate_sentences(learned)):
         show(sentence)
     show(training.made(learned))
     show(f"propensities: {learned.propensity} ({learned.propensity_reason})")
@@ -229,6 +232,7 @@ def recommend(
         list[str] | None, typer.Option(help="Context of the lists, as column=value. May be repeated.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
+    titles: Titles = None,
     as_json: Json = False,
     plugin: Plugin = None,
 ) -> None:
@@ -242,10 +246,11 @@ def recommend(
     if ids is not None:
         loaded, ids = _answering(loaded, ids)
     loaded = loaded.in_context(_context(context or []))
-    lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), **drawn)
+    lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), titles=titles, **drawn)
     if out is not None:
-        ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
-        with replacing(out, ours, inputs=[policy, *vars(features).values(), *(exclusion.logs or [])]) as place:
+        ours = Kind("file of lists", check=lambda path: columns_of(path) in LISTS)
+        inputs = [policy, *vars(features).values(), *(exclusion.logs or []), *(titles or [])]
+        with replacing(out, ours, inputs=inputs) as place:
             lists.write_parquet(place)
     if as_json:
         print_json(lists.to_dicts())
@@ -266,7 +271,7 @@ def _context(given: list[str]) -> dict[str, str]:
 def export(
     policy: Annotated[Path, typer.Argument(help="Saved policy.")],
     to: Annotated[
-        str, typer.Option(help="numpy, faiss, opensearch, elasticsearch, vespa, onnx or trec (docs/export.md).")
+        str, typer.Option(help="numpy, faiss, opensearch, elasticsearch, vespa, onnx or trec (docs/how-to/export.md).")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tandemrank-export"),
     plugin: Plugin = None,
@@ -275,8 +280,11 @@ def export(
     from tandemrank.policies.two_stage import load
     from tandemrank.serving.export import export as write
 
-    folder = write(load(policy), to, out)
+    loaded = load(policy)
+    folder = write(loaded, to, out)
     show(f"{to}: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
+    if loaded.context_columns:
+        show(f"everything is as in the average context: {', '.join(loaded.context_columns)} are not exported")
 
 
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
@@ -323,11 +331,23 @@ def _answering(policy: "TwoStagePolicy", ids: "pl.Series") -> "tuple[TwoStagePol
 
 
 def _print(lists: "pl.DataFrame") -> None:
+    """A line for each query; with titles a block for each."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("query_id", "items, best first", box=None)
-    for query, items in lists.head(ON_SCREEN).iter_rows():
-        table.add_row(str(query), ", ".join(map(str, items)) or "–")
-    show(table)
+    if "titles" not in lists.columns:
+        table = Table(box=None)
+        for name in ("query_id", "items, best first"):
+            table.add_column(name, overflow="fold")
+        for query, items in lists.head(ON_SCREEN).iter_rows():
+            table.add_row(str(query), ", ".join(map(str, items)) or "–")
+        show(table)
+    else:
+        for query, items, name, titles in lists.head(ON_SCREEN).iter_rows():
+            show(f"{query}" + ("" if name == str(query) else f": {name}"))
+            table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
+            for rank, (item, title) in enumerate(zip(items, titles, strict=True), 1):
+                table.add_row(f"{rank}", Text(title), Text("" if title == str(item) else str(item), "dim"))
+            show(table)
     if len(lists) > ON_SCREEN:
         show(f"{ON_SCREEN} of {len(lists):,} queries; --out writes them all")

@@ -27,8 +27,8 @@ def serve(
     exploration: Annotated[
         str,
         typer.Option(
-            help="belief (tries what the belief does not know; belief:C by C standard deviations), trained (Plackett-Luce), "
-            "temperature:T, uniform:SHARE or deterministic."
+            help="belief (tries what the belief does not know, as far as it costs little; belief:C by C standard deviations), "
+            "trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic."
         ),
     ] = "belief",
     host: Annotated[str, typer.Option(help="Address to listen on. Any but the loopback needs a token.")] = "127.0.0.1",
@@ -52,13 +52,17 @@ def serve(
     promote: Annotated[
         bool, typer.Option("--promote", help="Promote automatically if the new policy is better.")
     ] = False,
+    titles: Annotated[
+        list[Path] | None,
+        typer.Option(help="Table of item_id, title, url, or of query_id, title, for the page. May be repeated."),
+    ] = None,
     plugin: Plugin = None,
 ) -> None:
     """Serves a policy over HTTP, and logs what the next round of learning needs, propensities included.
 
-    POST /rank and /feedback; GET /healthz, /readyz, /status, /metrics, /openapi.json, and a page at /. With the token: POST
-    /policies, /split, /rollback.
+    A page to look at it is at /, a description of all calls at /docs.
     """
+    from tandemrank.logs.titles import read_titles
     from tandemrank.serving.drawing import parse
 
     how = parse(exploration)
@@ -85,6 +89,7 @@ def serve(
         level=level,
         rollback=rollback,
         promote=promote,
+        titles=read_titles(*titles or ()),
     )
     token = run.read_token(token_file, host)
     address = run.Address(host, port, token)

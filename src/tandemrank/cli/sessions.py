@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Sessions = Annotated[
     int | None,
     typer.Option(
-        help="So many sessions of the world of sessions (docs/sessions.md), whose switches are then --set's.", min=1
+        help="So many sessions of the world of sessions (docs/explanation/sessions.md), whose switches are then --set's.",
+        min=1,
     ),
 ]
 
@@ -83,19 +84,9 @@ def estimate(
 
 
 def learn(
-    logs: list[str],
-    out: Path,
-    config: "LearningConfig",
-    how: dict[str, Any],
-    *,
-    methods: list[str] | None,
-    start: "Start",
-    logging_policy: "TwoStagePolicy | None",
-    seed: int,
-    resume: bool,
-    as_json: bool,
+    logs: list[str], out: Path, config: "LearningConfig", start: "Start", how: dict[str, Any], as_json: bool
 ) -> None:
-    """Learns from sessions: writes OUT/METHOD/policy and OUT/summary.json."""
+    """Learns from sessions: writes OUT/METHOD/policy and OUT/summary.json. `how`: other arguments of `sessions.learn`."""
     load_first("sessions.learning")
     from tandemrank._base.files import claimed, write_json
     from tandemrank.reports.training import TRAINING
@@ -107,12 +98,8 @@ def learn(
         learned = learning.learn(
             logs,
             config,
-            methods=methods,
             start=start,
-            logging_policy=logging_policy,
-            seed=seed,
             checkpoints=out / "checkpoints",
-            resume=resume,
             listener=Listener(stage=stage, epoch=epoch, note=note),
             **how,
         )
@@ -147,7 +134,7 @@ def evaluate(options: ExperimentOptions, policies: list[Path], sessions: int, *,
     load_first("sessions.simulation")
     from tandemrank.policies.two_stage import load
     from tandemrank.sessions import simulation
-    from tandemrank.sessions.world import SessionWorld
+    from tandemrank.sessions.simulation import SessionWorld
 
     world = SessionWorld.of(_world(options), seed)
     with working("playing sessions"):
@@ -162,7 +149,7 @@ def evaluate(options: ExperimentOptions, policies: list[Path], sessions: int, *,
 def _world(options: ExperimentOptions) -> Any:
     """The switches of the world."""
     from tandemrank._base.config import resolve
-    from tandemrank.sessions.world import SessionWorldConfig
+    from tandemrank.sessions.simulation import SessionWorldConfig
 
     if options.data is not None:
         raise ConfigError("--data has no effect with --sessions: the world of sessions has its own. Leave it out.")

@@ -74,7 +74,9 @@ def rows_table(title: str, rows: Sequence[dict[str, Any]]) -> "Table":
     """Rows with the same names, under their names."""
     from rich.table import Table
 
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title.replace("_", " "), title_justify="left")
+    table = Table(title=title.replace("_", " "), title_justify="left")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), overflow="fold")  # a name is never cut
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     return table

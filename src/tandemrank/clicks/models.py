@@ -2,12 +2,14 @@
 
 P(C = 1 | d, q, k) = theta_k R[q, d]                   the position-based model      (paper: click-model)
 P(C = 1 | d, q, k) = alpha_k R[q, d] + beta_k          with trust bias; theta = alpha and beta = 0 is the first
+P(C = 1 | q, d, k, state) = theta[k, state] R[q, d] + offset_k      by what else it depends on (`CellCurve`)
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from tandemrank._base.arguments import checked
 from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemrank.logs.impressions import By
 
 MOST_LENGTH = 10**8  # of a list that is simulated
 MOST_RANKS = 512  # of a list in a log
@@ -39,20 +44,18 @@ class ClickModel:
 
 
 @checked
-def examination_curve(
-    K: int = 10, curve: str | Sequence[float] = "reciprocal", power: float = 1.0
-) -> NDArray[np.float64]:
+def examination_curve(K: int = 10, curve: str | Sequence[float] = "reciprocal") -> NDArray[np.float64]:
     """The chance theta_k that rank k is looked at; 0 after rank K.
 
-    "reciprocal" 1/k^power, "dcg" 1/log2(k+1), or a curve of one's own, of which the first K ranks count.
+    "reciprocal" 1/k, "dcg" 1/log2(k+1), or a curve of one's own, of which the first K ranks count.
     Shapes: -> [K].
     """
-    if not 1 <= K <= MOST_LENGTH or not 0 <= power < np.inf:
-        raise ConfigError(f"expected K from 1 to {MOST_LENGTH:,} and a power >= 0; got K = {K} and power = {power}.")
+    if not 1 <= K <= MOST_LENGTH:
+        raise ConfigError(f"expected K from 1 to {MOST_LENGTH:,}; got {K}.")
     if isinstance(curve, str):
         k = np.arange(1, K + 1, dtype=np.float64)
         if curve == "reciprocal":
-            return k**-power
+            return 1 / k
         if curve == "dcg":
             return 1 / np.log2(k + 1)
         raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; got {curve!r}.')
@@ -139,3 +142,76 @@ def click_probability(model: ClickModel, R: NDArray[np.floating]) -> NDArray[np.
     """P(C = 1) of documents with relevance R at ranks 1, 2, ... of their list. Shapes: R [..., K] -> [..., K]."""
     K = R.shape[-1]
     return model.alpha[:K] * R + model.beta[:K]
+
+
+RANK = "rank"
+
+
+@dataclass(frozen=True)
+class CellCurve:
+    """Clicks by rank and by what else they depend on:  P(C = 1) = theta[k, state] R + offset_k.
+
+    `by` the last click above, or a column of the log with these `values` (`logs.impressions.By`), or "rank": one state alone.
+    `offset`: what is clicked at a rank whatever stands there, less what R would be there (`clicks.trust`); none where empty.
+    `positions`: the names of the ranks, or their cells in a grid (`logs.layouts`), where they have some.
+    """
+
+    theta: tuple[tuple[float, ...], ...]
+    by: str = RANK
+    values: tuple[str, ...] = ()
+    offset: tuple[float, ...] = ()
+    positions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses what is no chance, and rows of different lengths."""
+        right = bool(self.theta) and len({len(row) for row in self.theta}) == 1
+        if not right or len(self.offset) not in (0, len(self.theta)):
+            raise ConfigError(
+                "expected examination with as many states for every rank, as `tandemrank examine` prints it."
+            )
+        if self.positions and len(set(self.positions)) != len(self.theta):
+            raise ConfigError(
+                f"expected a name for each of {len(self.theta)} positions, all different; got {len(set(self.positions))}."
+            )
+        for state in zip(*self.theta, strict=True):
+            check_examination(state)
+
+    @property
+    def states(self) -> "By | None":
+        """What examination depends on beside the rank."""
+        from tandemrank.logs.impressions import By
+
+        return None if self.by == RANK else By(self.by, self.values)
+
+    @property
+    def array(self) -> NDArray[np.float64]:
+        """Shapes: -> [K], or [K, states]."""
+        found = np.array(self.theta)
+        return found[:, 0] if self.by == RANK else found
+
+
+def theta_of(examination: "ArrayLike | CellCurve") -> NDArray[np.float64]:
+    """Shapes: -> [K], or [K, states] where it is by more than the rank."""
+    return examination.array if isinstance(examination, CellCurve) else np.asarray(examination, np.float64)
+
+
+def read_examination(path: str | Path) -> tuple[float, ...] | CellCurve:
+    """As `read_curve`; where the file has examination by more than the rank, or of positions with names, that."""
+    theta = read_curve(path)
+    found = json.loads(regular(path).read_text(encoding="utf-8"))
+    found = found if isinstance(found, dict) else {}
+    cells, names = found.get("cells"), found.get("positions", ())
+    if cells is None and not names:
+        return theta
+    try:
+        if cells is None:
+            order = np.argsort(-np.array(theta), kind="stable")
+            return CellCurve(tuple((theta[k],) for k in order), positions=tuple(str(names[k]) for k in order))
+        rows = tuple(tuple(float(x) for x in row) for row in cells["theta"])
+        values, offset = tuple(map(str, cells["values"])), tuple(map(float, cells["offset"]))
+        return CellCurve(rows, str(cells["by"]), values, offset, tuple(map(str, cells.get("positions", ()))))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{path}: expected `cells` as `tandemrank examine --json` prints, or `positions`, a name for each rank; got "
+            f"something else ({error})."
+        ) from error

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from tandemrank._base.sparse import sums_by
-from tandemrank.clicks.cells import CellCurve
-from tandemrank.clicks.models import SMALLEST
+from tandemrank.clicks.models import SMALLEST, CellCurve
 from tandemrank.logs.feedback import Feedback
 
 Floats = NDArray[np.float64]
@@ -31,7 +30,8 @@ RANGE = -0.2, 0.6  # of tau
 SURELY = 5.0  # standard errors from which on it is used
 FEW, LEAST = 2.0, 0.2  # examinations at other ranks for which a pair counts half, and not at all
 ROUNDS = 4  # of theta for each tau
-ENOUGH = 300.0  # clicks
+ENOUGH = 300.0  # clicks, of pairs that were shown at several ranks
+END = 0.02  # of RANGE: a tau so near to it was not found
 PAIRS = 20_000  # that are enough
 STEP = 0.03  # of tau, for the parabola
 
@@ -78,16 +78,18 @@ class _Table:
 
 
 def trust_of(log: Feedback, *, seed: int = 0) -> Trust | None:
-    """By the sums of a log; None where it has too few clicks or no ranks to compare."""
+    """By the sums of a log; None where it has too few clicks, no ranks to compare, or no least loss inside the range of tau."""
     K = int(log.rank.max(initial=0)) + 1
     if not 2 <= K <= MOST_RANKS or log.clicks.sum() < ENOUGH or log.weighted:
         return None
     table = _table(log, K)
-    if len(table.query) < FOLDS:
+    if len(table.query) < FOLDS or table.clicks.sum() < ENOUGH:
         return None
     tau = float(
         minimize_scalar(lambda x: _loss(x, table)[0], bounds=RANGE, method="bounded", options={"xatol": 3e-3}).x
     )
+    if min(tau - RANGE[0], RANGE[1] - tau) < END:
+        return None
     theta = _loss(tau, table)[1]
     fold = np.random.default_rng(seed).integers(0, FOLDS, log.Q)[table.query]
     without = np.array([_lowest(tau, table.only(fold != one)) for one in range(FOLDS)])

@@ -17,7 +17,7 @@ another order is worth hangs on the examination curve alone: one that is only as
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from numbers import Real
 from typing import Any
@@ -27,12 +27,20 @@ import numpy as np
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.results import Result, within
+from tandemrank.clicks.examination import as_read
 from tandemrank.clicks.models import examination_curve
-from tandemrank.decisions import planning, segments
-from tandemrank.decisions.guardrails import CLICKS, Guardrail, check_guardrails, guardrail, segment_rails
-from tandemrank.decisions.planning import Canary, Rules
-from tandemrank.decisions.reasons import canary_words, needed_words, rests_on, segment_words
-from tandemrank.decisions.segments import SegmentDifference, Segments
+from tandemrank.decisions import guardrails, planning
+from tandemrank.decisions.guardrails import (
+    CLICKS,
+    Guardrail,
+    SegmentDifference,
+    Segments,
+    check_guardrails,
+    check_limits,
+    guardrail,
+    segment_rails,
+)
+from tandemrank.decisions.planning import Canary, Rules, needed_words
 from tandemrank.errors import ConfigError
 from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.details import Shadow
@@ -109,9 +117,12 @@ class PolicyDecision:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Decision(Result):
-    """What to do, with which policy (None: with none), why, and every policy that was looked at."""
+    """What to do, with which policy (None: with none), why, and every policy that was looked at.
 
-    drawn_by = "decision"
+    `sides`: the policies by name, and the other one by `against`, where it is none of production: they have the lists.
+    """
+
+    drawn_by, has_lists = "decision", True
 
     call: Call
     chosen: str | None
@@ -124,6 +135,7 @@ class Decision(Result):
     no_segment_below: float | None
     candidates: tuple[PolicyDecision, ...]
     reward: str = CLICKS
+    sides: Mapping[str, Side] = field(default_factory=dict, compare=False)
 
     @property
     def exit_code(self) -> int:
@@ -148,7 +160,8 @@ class Decision(Result):
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        return vars(self) | {"exit_code": self.exit_code, "candidates": [one.summary() for one in self.candidates]}
+        plain = {name: value for name, value in vars(self).items() if name != "sides"}
+        return plain | {"exit_code": self.exit_code, "candidates": [one.summary() for one in self.candidates]}
 
 
 @checked
@@ -214,6 +227,8 @@ def decide(
         no_segment_below=no_segment_below,
     )
     parts = _segments(segment, query_features, log, live.log.vocabulary)
+    if parts is not None and no_segment_below is not None:
+        check_limits(parts, live.log.impressions)
     candidates = tuple(
         _candidate(
             name,
@@ -243,6 +258,7 @@ def decide(
         no_segment_below=no_segment_below,
         candidates=candidates,
         reward=reward,
+        sides={rules.against: against, **sides},
     )
 
 
@@ -253,7 +269,7 @@ def _by(
     by_clicks = asked.reward_column is None
     if name == CLICKS or not by_clicks or any(isinstance(side, Shadow) for side in sides):
         return estimate_all(sides, log, replace(asked, reward_column=None if name == CLICKS else name))
-    return by_reward(values, log, name)
+    return by_reward(values, log if isinstance(log, Feedback) else as_read(log, asked.examination), name)
 
 
 def call_of(found: Comparison) -> tuple[Call, str]:
@@ -297,10 +313,10 @@ def _segments(
             raise ConfigError("query_features has the column of the segments: give segment, its name, too.")
         return None
     if table is not None:
-        return segments.segments_of_table(table, column, vocabulary)
+        return guardrails.segments_of_table(table, column, vocabulary)
     if isinstance(log, Feedback):
         raise ConfigError("sums of a log have no columns: give query_features for the segments, or the log itself.")
-    return segments.segments_of_log(log, column, vocabulary)
+    return guardrails.segments_of_log(log, column, vocabulary)
 
 
 def _choice(candidates: tuple[PolicyDecision, ...]) -> tuple[Call, PolicyDecision]:
@@ -333,19 +349,19 @@ def _candidate(
     for one in others:
         sure = min(sure, planning.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
-    gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
+    gaps = () if parts is None else guardrails.differences(new, old, parts, rules.level)
     rails = (*rails, *segment_rails(gaps, rules.no_segment_below))
     call, guarded = _guarded(call, rails)
     told = [words for words in (rail.words for rail in rails) if words != guarded]
     reasons = [*([guarded] if guarded else []), reason, *told]
-    reasons += [*([UNCHECKED] if others else []), *segment_words(gaps, rules.unit)]
+    reasons += [*([UNCHECKED] if others else []), *(one.words(rules.unit) for one in gaps if one.worse)]
     trial = None
     if call == Call.CANARY:
         trial = _trial(comparison, sure.bound, live, rules)
-        reasons.append(canary_words(trial))
+        reasons.append(trial.words)
     if sure.bound is None or not sure.bound > rules.at_least:
         reasons.append(needed_words(sure.log_needed, new.sample))
-    reasons += rests_on(new)
+    reasons += _rests_on(new)
     return PolicyDecision(
         name=name,
         call=call,
@@ -446,3 +462,20 @@ def guessed(new: Value, *, varies: bool) -> str:
     if new.propensity == "frequency" and varies:
         return "its propensities are counted in a log that varies, and no bound contains their error"
     return ""
+
+
+def _rests_on(new: Value) -> tuple[str, ...]:
+    """What the numbers rest on: support by stage, balance, effective sample, propensities."""
+    found = new.diagnostics
+    if found is None:
+        return ()
+    return (
+        f"support: {found.unsupported:.1%} of what it shows was never shown to the query{found.stages(1)}",
+        "what a query was never shown counts as it is believed; propensities: counted"
+        if new.estimator == "completed"
+        else f"balance of the weights {found.balance:.3f} ± {1.96 * found.balance_error:.3f} (1 is right); propensities: "
+        f"{new.propensity}",
+        f"effective sample: {found.effective_sample_size:,.0f} of {found.examined:,.0f} examined items, {found.queries:,} "
+        "queries",
+        *([] if new.behaviour is None else [f"clicks: {words}" for words in new.behaviour.sentences]),
+    )

@@ -15,7 +15,7 @@ import numpy as np
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.comparison import surely
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.values import Value
+from tandemrank.offpolicy.values import Sample, Value
 
 LONGER = 2.0 ** np.arange(0, 31, 0.25)  # logs that are tried, as multiples of this one
 
@@ -93,6 +93,17 @@ class Canary:
     impressions: float
     loss_at_worst: float
 
+    @property
+    def words(self) -> str:
+        """As a sentence."""
+        at_worst = f"at worst {self.loss_at_worst:.2%} of all clicks are lost meanwhile"
+        if not np.isfinite(self.impressions):
+            return f"a canary with {self.share:.0%} of the traffic has no verdict in sight; {at_worst}"
+        return (
+            f"a canary with {self.share:.0%} of the traffic can be expected to have a verdict after about "
+            f"{_round(self.impressions)} impressions; {at_worst}"
+        )
+
 
 def plan_canary(
     difference: float, worst: float, live: Estimate, *, at_least: float, most: float, level: float, risk: float
@@ -121,3 +132,16 @@ def click_variance(live: Estimate, most: float) -> float:
     mean = np.divide(live.numerator, n, out=np.zeros_like(n), where=n > 0)
     within = n * mean * (1 - mean / most)
     return float((within + n * np.square(mean - live.value)).sum()) / N if N > 0 else 0.0
+
+
+def needed_words(needed: float, sample: Sample) -> str:
+    if not np.isfinite(needed):
+        return "no log of this kind would make it a yes"
+    queries = ", with as many more queries," if sample.independent == "queries" else ""
+    return f"a log of about {_round(needed)} impressions{queries} would make it a yes; this one has {sample.impressions:,.0f}"
+
+
+def _round(n: float) -> str:
+    """Two digits are all that a plan has."""
+    digits = max(len(f"{n:.0f}") - 2, 0)
+    return f"{round(n, -digits):,.0f}"

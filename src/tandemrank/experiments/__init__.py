@@ -16,7 +16,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 if TYPE_CHECKING:
     from tandemrank.experiments.trainer import PaperWorld
@@ -30,7 +30,7 @@ def paper(
     """The paper's experiment by hand: `start`, the policy that methods train; `log(N)`, clicks on production's lists; `truth`.
 
     `data` as in the command `table`, such as the zip of MovieLens-1M; `preset`: "tandem", or "paper", its literal reading,
-    which takes far longer; `switches` of an experiment (docs/experiment.md) by their names.
+    which takes far longer; `switches` of an experiment (docs/explanation/experiment.md) by their names.
     """
     from tandemrank.experiments.trainer import paper_world
 

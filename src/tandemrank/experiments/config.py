@@ -1,5 +1,5 @@
-"""The switches of the experiment, of which every choice that the paper leaves open is one (docs/experiment.md), and the cells
-of a grid of experiments.
+"""The switches of the experiment, of which every choice that the paper leaves open is one (docs/explanation/experiment.md), and
+the cells of a grid of experiments.
 """
 
 from typing import Any, Literal, NamedTuple

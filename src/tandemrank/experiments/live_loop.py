@@ -135,16 +135,22 @@ class Users:
 
 
 def run(
-    folder: Path, *, size: Size | None = None, seed: int = 0, say: Callable[[str], None] = lambda words: None
+    folder: Path,
+    *,
+    size: Size | None = None,
+    seed: int = 0,
+    exploration: str = "belief",
+    say: Callable[[str], None] = lambda words: None,
 ) -> LiveResult:
-    """The live loop in a new folder: `folder/policies` and `folder/log`."""
+    """The live loop in a new folder: `folder/policies` and `folder/log`; `exploration` as `serve` has it."""
     size, begin = size or Size(), time.monotonic()
     config = ExperimentConfig(queries=size.queries, items=size.items, rank=size.rank)
     world = build_world(load_task(config), config, seed)
     first = start_policy(world, config, size.candidates)
     first.save(folder / "policies" / "round-0")
     token = f"{derive(seed, 'token'):032x}"
-    options = ("--log", str(folder / "log"), "--window", "1", "--settle", "0.2", "--seal-seconds", "0.5")
+    log, quick = ["--log", str(folder / "log")], ["--window", "1", "--settle", "0.2", "--seal-seconds", "0.5"]
+    options = [*log, *quick, "--exploration", exploration]
     with started(str(folder / "policies" / "round-0"), *options, token=token) as (url, _):
         say(f"the server answers at {url}")
         client = Client(url, token=token)

@@ -25,11 +25,11 @@ from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.checkpoint import Epoch
-from tandemrank.training.data import TrainingData, prepare
-from tandemrank.training.driver import Methods
-from tandemrank.training.learning import GENERATOR_RANK, believed_policy
+from tandemrank.training.data import Besides, TrainingData, prepare
 from tandemrank.training.loop import train
+from tandemrank.training.methods import Methods
 from tandemrank.training.schedules import UNTRAINED, Method
+from tandemrank.training.start import GENERATOR_RANK, believed_policy
 
 LISTS = 2  # drawn of every user for the expected figures: their interval is over users, and more lists hardly narrow it
 
@@ -61,11 +61,11 @@ def simulate_log(
     found = prepare(
         log,
         learning,
+        Besides(features=Features.of(task.vocabulary, item=task.item_features) if config.item_features else None),
         needs_beliefs=believes,
         logging_policy=world.production,
         seed=derive(seed, "rho_0") % 2**32,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
-        features=Features.of(task.vocabulary, item=task.item_features) if config.item_features else None,
     )
     seconds = time.perf_counter() - since
     return TrainerLog(found, N, pairs_of(log, "clicked"), seconds)

@@ -1,6 +1,9 @@
-"""Plackett-Luce lists: documents drawn one after another without replacement, each in proportion to exp(score).
+"""Plackett-Luce lists: documents drawn one after another without replacement, each in proportion to exp(score); and the paper's
+gradient, by the gradient of their log-probability, the reference that `race` is held to.
 
     log pi(y) = sum_k ( s_{y_k} - log sum_{d not in y_{<k}} exp(s_d) )          (paper: section 3, the PL policies)
+
+    grad_c U = E[ U(y_r) grad log pi_c(y_c) ],    grad_r U = E[ U(y_r) grad log pi_r(y_r | y_c) ]
 
 A score of -inf keeps a document out; -1 pads a list that has run out of documents.
 """
@@ -8,9 +11,10 @@ A score of -inf keeps a document out; -1 pads a list that has run out of documen
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from tandemrank.errors import PolicyError
-from tandemrank.gradients._bridge import check_scores
+from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.gradients._bridge import Randomness, Weights, check_scores, dense_utility
 from tandemrank.gradients._kernels import plackett_luce as kernel
 
 
@@ -33,3 +37,29 @@ def draw(scores: NDArray[np.float32], rows: NDArray[np.int64], keys: NDArray[np.
     out = np.empty((len(rows), K), dtype=np.int32)
     kernel.draw_lists(scores, rows, keys, np.argsort(rows, kind="stable"), out)
     return out
+
+
+def reinforce(
+    s_c: Tensor,
+    s_r: Tensor,
+    w: Weights,
+    theta: Tensor,
+    K2: int,
+    *,
+    samples: int = 300,
+    generator: Randomness,
+    baseline: bool = False,
+) -> Tensor:
+    """Two-stage utility of each query, the mean over lists of the race, differentiable by REINFORCE.
+
+        U = E[ sum_k theta_k w_{y_r[k]} ]                          (paper: cltr-obj-2s; gradients: cand-grad, ranker-grad)
+
+    With `baseline` each sample's reward is measured from the mean of the others': unbiased still, and less noisy.
+    K2 >= D is the one-stage case: every order of the candidates gives the same list, so only `s_r` has a gradient.
+    Shapes: s_c, s_r [B, D]; w [B, D], a tensor or a scipy CSR matrix; theta [K] -> [B].
+    """
+    from tandemrank.gradients._kernels import reinforce as kernel
+
+    if baseline and samples < 2:
+        raise ConfigError(f"the mean-of-others baseline needs at least 2 samples; got {samples}.")
+    return dense_utility(kernel.utility, s_c, s_r, w, theta, K2, samples, generator, baseline)

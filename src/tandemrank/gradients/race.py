@@ -1,4 +1,4 @@
-"""Two-stage exposure and utility with their gradients, by a race of exponential clocks (docs/race.md).
+"""Two-stage exposure and utility with their gradients, by a race of exponential clocks (docs/explanation/race.md).
 
 Plackett-Luce is a race: document d arrives at T_d ~ Exp(rate exp(s_d)), and the order of arrival is the ranking. The
 candidates are the K2 first arrivals; the shown list is the K first arrivals, among the candidates, of a second race with
@@ -24,6 +24,7 @@ from tandemrank.gradients._bridge import (
     Randomness,
     Weights,
     checked_candidates,
+    checked_weights,
     compiling,
     dense_utility,
     entries,
@@ -52,9 +53,20 @@ def utility(
     "a candidate, but never shown"; weights may be negative.
     Shapes: s_c, s_r [B, D]; w [B, D], a tensor or a scipy CSR matrix; theta [K] -> [B].
     """
+    K2 = checked_candidates(s_c, s_r, theta, K2, samples)
+    if not torch.is_grad_enabled() or not (s_c.requires_grad or s_r.requires_grad):
+        return _value(s_c, s_r, w, theta, K2, samples, generator)
     from tandemrank.gradients._kernels import race as kernel
 
     return dense_utility(kernel.utility, s_c, s_r, w, theta, K2, samples, generator)
+
+
+def _value(s_c: Tensor, s_r: Tensor, w: Weights, theta: Tensor, K2: int, samples: int, generator: Randomness) -> Tensor:
+    """The same number where nobody wants a gradient, by exposures: the other kernel takes ten seconds to compile."""
+    weights, keys = checked_weights(w, s_c.shape), keys_for(len(s_c), generator)
+    _, moments, _ = _moments(s_c, s_r, weights, theta, K2, samples, keys)
+    terms = csr_matrix((moments[0] * weights.data / samples, weights.indices, weights.indptr), weights.shape)
+    return torch.from_numpy(np.asarray(terms.sum(1)).ravel()).to(s_c)
 
 
 def exposure(

@@ -1,4 +1,4 @@
-"""One stage alone over very many documents: its lists, its exposure, and its utility with a gradient (docs/race.md).
+"""One stage alone over many documents: its lists, its exposure, and its utility with a gradient (docs/explanation/race.md).
 
 The first K arrivals of its race are its list. A document's own clock integrates out: whether it came early changes nothing
 about the others. So one race gives the exposure of any document,

@@ -1,4 +1,4 @@
-"""Two-stage utility and exposure over very many documents: the race gradient on a few of them, unbiased (docs/race.md).
+"""Two-stage utility and exposure over many documents: the race gradient on a few of them, unbiased (docs/explanation/race.md).
 
 S >= 2 independent races are drawn lazily (`lazy_race`). The re-ranker is asked only about their candidates, who just missed,
 and the documents with weight. Let g_d be the gradient that the dense race gives document d in one of them. It depends on

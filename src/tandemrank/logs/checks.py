@@ -16,6 +16,7 @@ from tandemrank._base.ids import IdRegistry, plain_ids
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.impressions import FlatImpressions
+from tandemrank.logs.layouts import Layout, in_ranks
 from tandemrank.logs.schema import (
     KEY,
     LISTED,
@@ -80,11 +81,19 @@ class _Flat:
         return name if self.long else LISTED[name]
 
 
-def examine(frame: pl.DataFrame, names: IdRegistry, K: int | None) -> tuple[list[Problem], FlatImpressions | None]:
-    """The problems of a batch and, where there are none, its impressions in inside positions; there must be some."""
+def examine(
+    frame: pl.DataFrame, names: IdRegistry, K: int | None, layout: Layout = ()
+) -> tuple[list[Problem], FlatImpressions | None]:
+    """The problems of a batch and, where there are none, its impressions in inside positions; there must be some.
+
+    `layout`: the positions in the order of their ranks, where they are no numbers.
+    """
     if K is not None and K < 1:
         raise ConfigError(f"K: expected the ranks of the examination curve, 1 or more; got {K}.")
     keys, long = _keys(frame), is_long(frame.columns)
+    frame, found = in_ranks(frame, layout)
+    if found:
+        return found, None
     frame = frame.select(c for c in (LONG if long else WIDE) if c in frame.columns)
     limit = min(K or MOST_RANKS, MOST_RANKS)
     found = _nulls(frame) + _future_times(frame)
@@ -138,7 +147,7 @@ def impressions_of(frame: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def split_good_rows(
-    frame: pl.DataFrame, found: list[Problem], names: IdRegistry, K: int | None
+    frame: pl.DataFrame, found: list[Problem], names: IdRegistry, K: int | None, layout: Layout = ()
 ) -> tuple[list[Problem], NDArray[np.int64], FlatImpressions | None]:
     """All problems of a batch (`found` are those known before), the rows without one, and their impressions.
 
@@ -154,7 +163,7 @@ def split_good_rows(
         left = left[~np.isin(run[left], run[bad])]
         if shown is not None or not len(left):
             return everything, left, shown
-        found, shown = examine(frame[left], names, K)
+        found, shown = examine(frame[left], names, K, layout)
 
 
 def _known(ids: pl.Series | None) -> str:

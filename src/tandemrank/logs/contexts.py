@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.contexts import texts
+from tandemrank._base.frames import texts
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback

@@ -40,12 +40,14 @@ class Split:
 
     By chance, a hash of the seed and the impression's number in the log, unless `in_time` has the part of every impression:
     the first share has the last impressions, the second those just before, and there are `train` parts of the rest.
+    `period`: the first and the last time of the log, in Unix seconds, where it has any.
     """
 
     shares: tuple[float, ...] = ()
     seed: int = 0
     train: int = 1
     in_time: NDArray[np.int16] | None = None
+    period: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         """Refuses shares that leave nothing to train on."""
@@ -64,8 +66,11 @@ class Split:
         `times` are those of all impressions of the log, in Unix seconds; those without one (-inf) are the oldest.
         """
         N, dated = len(times), times[np.isfinite(times)]
-        if not len(dated) or dated.min() == dated.max():
+        if not len(dated):
             return self
+        period = float(dated.min()), float(dated.max())
+        if period[0] == period[1]:
+            return replace(self, period=period)
         ends = [N - round(N * share) for share in np.cumsum(self.shares)]  # of what comes before each share
         rest = ends[-1] if ends else N
         train = min(train, max(rest, 1))
@@ -74,7 +79,7 @@ class Split:
         order = np.lexsort((self._drawn(np.arange(N)), times))  # chance orders impressions of the same time
         part = np.empty(N, np.int16)
         part[order] = np.repeat(oldest_first, np.diff(starts, append=N))
-        return replace(self, train=train, in_time=part)
+        return replace(self, train=train, in_time=part, period=period)
 
     def _drawn(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         return random.uniforms(random.random_keys(self.seed, random.Stream.HELD_OUT, numbers))

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandemrank.logs.dependence import Dependence
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.pairs import compared, contradiction, unconnected
+from tandemrank.logs.pairs import Dependence, compared, contradiction, unconnected
 
 FIXED_QUERIES = 0.9  # of the queries that came twice: if so many always saw one list, the logger does not vary
 NOTHING_ELSE = 0.99  # of a list's items: two lists that share so many never leave them, but for an accident

@@ -142,7 +142,7 @@ class _Maker:
         frame, lists = self._lists_of(piece)
         if not len(frame):
             return
-        found, shown = examine(self._rewarded(frame, piece.name), self.names, None)
+        found, shown = examine(self._rewarded(frame, piece.name), self.names, None, piece.layout)
         if shown is None:
             raise LogError(describe(piece, found[0]))
         shown = self._of_chosen(shown)

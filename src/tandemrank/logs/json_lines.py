@@ -29,7 +29,13 @@ def column_of(name: str, values: Sequence[Any]) -> tuple[pl.Series, list[Problem
     if any(issubclass(one, np.generic) for _, inner in set(types) for one in inner):
         return column_of(name, [_plain(v) for v in values])
     kinds = {t: _kind(name, *t) for t in set(types)}
-    allowed = ("number", "text", "time") if name == "timestamp" else ("number", "text") if name in IDS else ("number",)
+    allowed = (
+        ("number", "text", "time")
+        if name == "timestamp"
+        else ("number", "text")
+        if name in (*IDS, "position")
+        else ("number",)
+    )
     kind = next((kinds[t] for t in types if kinds[t] in allowed), NOTHING)
     right = {t for t, one in kinds.items() if one in (kind, NOTHING)}
     words = [f"a list of {one}s" if name in LISTS else f"a {one}" for one in ([kind] if kind else allowed)]

@@ -26,8 +26,8 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, Impressions, after_clicks, joined
 from tandemrank.logs.sources import (
     Batch,
-    During,
     Source,
+    View,
     as_polars,
     batches,
     describe,
@@ -166,7 +166,7 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
             name = piece.name
             if not len(piece.frame):
                 continue
-            found, shown = examine(_in_context(piece, how.context), names, how.K)
+            found, shown = examine(_in_context(piece, how.context), names, how.K, piece.layout)
             if shown is None:
                 raise LogError(describe(piece, found[0]))
             propensities = shown.propensity is not None if propensities is None else propensities
@@ -241,10 +241,10 @@ def _on_ray(source: Source, how: _How) -> LogParts:
     The files are refused in their order, whichever is read first.
     """
     source = plain_source(source)
-    period = source if isinstance(source, During) else None
-    files_of = paths(source.log if isinstance(source, During) else source)
+    period = source if isinstance(source, View) else None
+    files_of = paths(source.log if isinstance(source, View) else source)
     here = [path.absolute() if isinstance(path, Path) else path for path in files_of]
-    log: list[str | Path | During] = [path if period is None else replace(period, log=path) for path in here]
+    log: list[str | Path | View] = [path if period is None else replace(period, log=path) for path in here]
     ray = cluster.connect()
     read: list[LogParts] = []
     files, impressions, waiting = KnownFiles(), KnownImpressions(), []
@@ -293,11 +293,11 @@ def _naming(path: str | Path) -> Iterator[None]:
         raise LogError(f"{path}{', ' if str(error).startswith('column') else ': '}{error}") from error
 
 
-def _impressions_in(path: str | Path | During) -> int:
+def _impressions_in(path: str | Path | View) -> int:
     return len(times_in(path))
 
 
-def _part(path: str | Path | During, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
+def _part(path: str | Path | View, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
     """What was read of a file, None of an empty one, or what is wrong with it; and the hashes of its impressions."""
     known = KnownImpressions()
     try:

@@ -3,10 +3,11 @@
 Wide: `query_id, items, clicks` and perhaps `propensities, values, weight, timestamp, impression_id, policy, session_id, step`;
 one row per impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity,
 value, weight, timestamp, policy, session_id, step`; one row per shown item, positions from 1, the rows of an impression
-together. Ids are integers or strings. A value is what a clicked item was worth, an order or minutes, say: 0 or more, 0 where it
-was not clicked. Times are dates, ISO texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be
-held out, and a time in the future says that something is wrong. `policy` names the policy that drew the list: propensities are
-each row's own, so several policies are one log. `session_id` and `step` order lists into sessions.
+together. A position may be a name, and `row` and `column` may stand in its place (`layouts`). Ids are integers or strings. A
+value is what a clicked item was worth, an order or minutes, say: 0 or more, 0 where it was not clicked. Times are dates, ISO
+texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be held out, and a time in the future
+says that something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies
+are one log. `session_id` and `step` order lists into sessions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ LONG = (
     "impression_id", "query_id", "item_id", "position", "click", "propensity", "value", "weight", "timestamp", "policy",
     *SESSION,
 )  # fmt: skip
+GRID = ("row", "column")  # of a long log, in place of `position`
 KEY = "key"  # of a served log: the random number that decided the list
 MOST_RANKS = 512  # of a list: 9 bits of a key (`sums`)
 IDS = ("impression_id", "query_id", "item_id", "items", "policy", "session_id")
@@ -60,12 +62,27 @@ def is_long(columns: Sequence[str]) -> bool:
     return "items" not in columns and "item_id" in columns
 
 
+def is_grid(columns: Sequence[str]) -> bool:
+    """Whether a log of these columns has the cells of a grid in place of positions."""
+    return is_long(columns) and "position" not in columns and set(GRID) <= set(columns)
+
+
+def ours(columns: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """The columns that a log with these may have, and how many of them, the first ones, it must have."""
+    if not is_long(columns):
+        return WIDE, 3
+    at = LONG.index("position")
+    return ((*LONG[:at], *GRID, *LONG[at + 1 :]), 6) if is_grid(columns) else (LONG, 5)
+
+
 def _fits(column: str, dtype: Any) -> tuple[str, bool]:
     """What a column should have, in words, and whether values of a type are that; None is no type."""
     dtype = dtype or pl.Null()
     if column in IDS:
         return "integers or strings", dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum)
-    if column in ("position", "step"):
+    if column == "position":
+        return "integers or names", dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum)
+    if column in ("step", *GRID):
         return "integers", dtype.is_integer()
     if column == "timestamp":
         return "times", dtype.is_numeric() or dtype in (pl.String, pl.Date, pl.Datetime)
@@ -74,15 +91,15 @@ def _fits(column: str, dtype: Any) -> tuple[str, bool]:
 
 def schema_problems(schema: pl.Schema) -> list[Problem]:
     """Columns that are missing or of the wrong type."""
-    long = is_long(schema.names())
-    missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
+    columns, needed = ours(schema.names())
+    missing = [column for column in columns[:needed] if column not in schema]
     if missing:
         got = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
-        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {got or 'none'}."
+        message = f"expected the columns {', '.join(columns[:needed])}; got {got or 'none'}."
         message += _import_that_fits(list(schema))
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
-    for column in [c for c in (LONG if long else WIDE) if c in schema]:
+    for column in [c for c in columns if c in schema]:
         dtype, listed = schema[column], column in LISTS
         inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
         words, right = _fits(column, inner if listed else dtype)

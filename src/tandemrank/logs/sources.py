@@ -32,7 +32,9 @@ from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.checks import KnownFiles, KnownImpressions, impressions_of
 from tandemrank.logs.json_lines import Piece, column_of
+from tandemrank.logs.layouts import Layout, are_numbers, in_order, label_of
 from tandemrank.logs.schema import (
+    GRID,
     IDS,
     KEY,
     LONG,
@@ -41,6 +43,7 @@ from tandemrank.logs.schema import (
     Problem,
     check_columns,
     is_long,
+    ours,
     problem_unless,
     schema_problems,
     seconds,
@@ -51,13 +54,20 @@ Files = str | Path | Sequence[str | Path] | Frame
 
 
 @dataclass(frozen=True)
-class During:
-    """The impressions of a log, or of a part of it, from one time on and before another, in Unix seconds."""
+class View:
+    """How a log, or a part of it, is read: its impressions from one time on and before another, in Unix seconds, and its
+    positions as ranks in the order of a layout."""
 
     log: Any  # `Files`; of a part, one of these
     since: float = -np.inf
     until: float = np.inf
     words: str = ""
+    layout: Layout = ()
+
+    @property
+    def is_period(self) -> bool:
+        """Whether impressions may be outside."""
+        return self.since > -np.inf or self.until < np.inf
 
     def inside(self, times: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which times are.  Shapes: [n] -> [n]."""
@@ -66,14 +76,14 @@ class During:
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows of its impressions; in the long form the first row of an impression says when it was."""
-        if not len(frame):
+        if not self.is_period or not len(frame):
             return frame
         impression = impressions_of(frame)
         first = np.flatnonzero(np.diff(impression, prepend=-1))
         return frame.filter(self.inside(_times(frame)[first])[impression])
 
 
-LogPart = str | Path | Frame | During
+LogPart = str | Path | Frame | View
 
 MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
@@ -86,7 +96,7 @@ class Log(Result):
     `clicks` and `impressions` are weighted where the log has weights.
     """
 
-    source: Files | During
+    source: Files | View
     impressions: float
     queries: int
     items: int
@@ -104,17 +114,18 @@ class Log(Result):
         ]
 
 
-Source = Files | During | Log
+Source = Files | View | Log
 
 
-def plain_source(source: Source) -> Files | During:
+def plain_source(source: Source) -> Files | View:
     """Where a log is."""
     return source.source if isinstance(source, Log) else source
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a log: their file, the number of the first of them there, and what is known to be wrong with them.
+    """Some rows of a log: their file, the number of the first of them there, what is known to be wrong with them, and in which
+    order their positions are ranks.
 
     `frame` is None where the file, or what is left of it, cannot be used at all. Every file has a batch, if an empty one.
     """
@@ -123,6 +134,7 @@ class Batch:
     first: int
     frame: pl.DataFrame | None
     found: list[Problem]
+    layout: Layout = ()
 
 
 def batches(
@@ -142,9 +154,10 @@ def batches(
         raise ConfigError(f"batch: expected from 1 to {MOST_ROWS:,} rows; got {batch}.")
     files, known = KnownFiles(), impressions or KnownImpressions()
     for whole in parts(source):
-        period, part = (whole, whole.log) if isinstance(whole, During) else (None, whole)
+        view = whole if isinstance(whole, View) else View(whole)
+        part, layout = view.log, view.layout
         name, form = (str(part), _form(part) or "Parquet") if isinstance(part, str | Path) else ("the frame", "a frame")
-        name += "" if period is None else period.words
+        name += view.words
         first, any_piece = 0, False
         try:
             files.refuse_repeated(part)
@@ -156,11 +169,11 @@ def batches(
                 )
                 for frame, found in pieces:
                     usable = all(wrong.count for wrong in found)
-                    if period is not None and not found:
-                        frame = period.rows(frame)
+                    if not found:
+                        frame = view.rows(frame)
                     if usable:
                         found += known.problems(frame)
-                    yield Batch(name, first, frame if usable else None, found)
+                    yield Batch(name, first, frame if usable else None, found, layout)
                     first, any_piece = first + len(frame), True
             if not any_piece:
                 yield Batch(name, 0, pl.DataFrame(schema=dict.fromkeys(WIDE[:3], pl.Int64)), [])
@@ -187,7 +200,7 @@ def is_frame(source: object) -> TypeGuard[Frame]:
 def parts(source: Source) -> Iterable[LogPart]:
     """The frame, or the files of a log, in their order."""
     source = plain_source(source)
-    if isinstance(source, During):
+    if isinstance(source, View):
         return [replace(source, log=part) for part in parts(source.log)]
     return [source] if is_frame(source) else paths(source)
 
@@ -197,18 +210,50 @@ def during(log: Source, *, since: str | float | None = None, until: str | float 
     time before which so many of its impressions were. Those without a time are the oldest."""
     if since is None and until is None:
         return log
-    if isinstance(log, During):
+    if isinstance(log, View) and log.is_period:
         raise ConfigError("expected a log without a period; got one of a period. Give both ends at once.")
     times = np.sort(np.concatenate([np.zeros(0), *map(times_in, parts(log))]))
     if not np.isfinite(times).any():
         raise LogError("expected a log with times to take a part of; no impression has a `timestamp`.")
     low, high = (_moment(name, x, times) for name, x in (("since", since), ("until", until)))
     words = "".join(f" {name} {x}" for name, x in (("since", since), ("until", until)) if x is not None)
-    found = During(log, -np.inf if low is None else low, np.inf if high is None else high, words)
+    found = View(log, -np.inf if low is None else low, np.inf if high is None else high, words)
     if not found.inside(times).any():
         said = f"{since or 'its begin'} to {until or 'its end'}"
         raise LogError(f"expected impressions in the period, {said}; the log has none there.")
     return found
+
+
+def period_in(source: Source) -> tuple[float, float] | None:
+    """The first and the last time of a log, in Unix seconds; None where it has none."""
+    times = np.concatenate([np.zeros(0), *map(times_in, parts(source))])
+    times = times[np.isfinite(times)]
+    return (float(times.min()), float(times.max())) if len(times) else None
+
+
+def placed(log: Source, layout: Layout) -> Source:
+    """A log whose positions are ranks in this order."""
+    if not layout:
+        return log
+    source = plain_source(log)
+    return replace(source, layout=layout) if isinstance(source, View) else View(source, layout=layout)
+
+
+def layout_of(source: Source) -> Layout:
+    """The positions of a log that are not ranks, in an order of their own: `layouts.in_order`."""
+    found = []
+    for part in parts(source):
+        try:
+            with _opened(part.log if isinstance(part, View) else part) as data:
+                if isinstance(data, Path) or not is_long(names := data.collect_schema().names()):
+                    return ()
+                labels = label_of(names)
+                if labels is None or are_numbers(data.select(labels).head(1).collect().to_series()):
+                    return ()
+                found.append(data.select(pl.col("impression_id").rle_id(), labels).collect())
+        except (LogError, *UNREADABLE):
+            continue  # what is wrong with it is told by reading it
+    return in_order(found)
 
 
 def _moment(name: str, said: str | float | None, times: NDArray[np.float64]) -> float | None:
@@ -289,7 +334,7 @@ def times_in(part: LogPart) -> NDArray[np.float64]:
 
     None where it cannot be read: what is wrong with it is told by reading it.  Shapes: -> [n].
     """
-    if isinstance(part, During):
+    if isinstance(part, View):
         times = times_in(part.log)
         return times[part.inside(times)]
     try:
@@ -370,14 +415,14 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool, also:
     if form == "CSV":
         if "items" in schema:
             raise LogError("a CSV cannot hold the lists of a wide log. Write JSON lines, Parquet, or the long form.")
-        schema = pl.Schema({c: pl.Int64 if c in LONG else t for c, t in schema.items()})
+        known, _ = ours(schema.names())
+        schema = pl.Schema({c: pl.Int64 if c in known else t for c, t in schema.items()})
     if wrong := schema_problems(schema):
         yield pl.DataFrame(schema=schema), wrong
         return
     check_columns(schema.names(), also)
     if not every_column:
-        ours = LONG if is_long(schema.names()) else (*WIDE, KEY)
-        data = data.select(c for c in dict.fromkeys((*ours, *also)) if c in schema)
+        data = data.select(c for c in dict.fromkeys((*ours(schema.names())[0], KEY, *also)) if c in schema)
     arrays = [
         c for c, t in schema.items() if isinstance(t, pl.Array) and c in (*WIDE, *LONG, *also)
     ]  # as NumPy's become
@@ -406,8 +451,11 @@ def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]], also: Mappi
     """The text columns of a CSV as what they are; the first batch decides whether ids are integers."""
     found: list[Problem] = []
     columns = []
-    for column in dict.fromkeys(c for c in (*LONG, *also) if c in frame.columns and c != "timestamp"):
+    known, _ = ours(frame.columns)
+    for column in dict.fromkeys(c for c in (*known, *also) if c in frame.columns and c != "timestamp"):
         text = frame[column]
+        if column == "position" and types.setdefault(column, pl.Int64 if are_numbers(text) else pl.String) == pl.String:
+            continue
         if column in IDS:
             found += problem_unless(
                 ~text.str.contains("\ufffd", literal=True).fill_null(False), text, column, "UTF-8 text"
@@ -418,7 +466,7 @@ def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]], also: Mappi
                 types[column] = pl.Int64 if exact.all() else pl.String
         else:
             text = text.replace({"true": "1", "false": "0", "True": "1", "False": "0"}) if column == "click" else text
-            types[column] = pl.Int64 if column in ("position", "step") else pl.Float64
+            types[column] = pl.Int64 if column in ("position", "step", *GRID) else pl.Float64
         values = text.cast(types[column], strict=False)
         words = "an integer" if types[column] == pl.Int64 else "a number"
         found += problem_unless(values.is_not_null() | text.is_null(), text, column, words)

@@ -23,12 +23,12 @@ from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import TOGETHER, impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
-from tandemrank.logs.dependence import TESTED, dependence
 from tandemrank.logs.description import Answer, Description, PolicyCount, answers, describe_log
 from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
+from tandemrank.logs.pairs import TESTED, dependence
 from tandemrank.logs.schema import NO_ROWS, Problem
 from tandemrank.logs.sessions import SessionCounter, SessionFacts, session_answer
-from tandemrank.logs.sources import Batch, Source, batches, describe, plain_source
+from tandemrank.logs.sources import Batch, Source, batches, describe, layout_of, placed, plain_source
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
 MOST_ROWS = 3  # of a problem, that are named
@@ -128,7 +128,7 @@ class _Survey:
                 self.rows += len(piece.frame)
                 self.impressions += int(impressions_of(piece.frame)[-1]) + 1
                 self.files[piece.name] = not {"propensity", "propensities"}.isdisjoint(piece.frame.columns)
-            found, left, good = split_good_rows(piece.frame, piece.found, self.names, K)
+            found, left, good = split_good_rows(piece.frame, piece.found, self.names, K, piece.layout)
             if good is not None:
                 if (missing := TESTED - self.usable) > 0:
                     self.lists.append(good.table(missing))
@@ -181,7 +181,7 @@ def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> V
     the log, only where there is none at all.
     """
     survey = _Survey()
-    parts = survey.good(batches(source, batch), K)
+    parts = survey.good(batches(placed(source, layout_of(source)), batch), K)
     first = next(parts, None)
     feedback = tally(chain([first], parts), survey.names.vocabulary)[0] if first else None
     if name := survey.odd():
@@ -225,7 +225,7 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
     survey, dropped = _Survey(), Counter[tuple[str, str]]()
     with replacing(path, CLICK_LOG, inputs=given) as folder:
         folder.mkdir()
-        pieces = survey.looked_at(batches(source, batch, every_column=True), K)
+        pieces = survey.looked_at(batches(placed(source, layout_of(source)), batch, every_column=True), K)
         for number, (piece, found, left, _) in enumerate(pieces):
             if piece.frame is None:
                 raise LogError(f"{describe(piece, piece.found[0])} Leaving out impressions cannot fix this.")

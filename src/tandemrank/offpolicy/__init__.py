@@ -24,6 +24,6 @@
 - `how_many`: how many candidates: value against K2, cost, and what each stage loses
 """
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 __getattr__ = modules_of(__name__)

@@ -4,7 +4,7 @@ What acts on a difference (`decisions`, the gate of training) asks what it is *s
 divided by what its weights find too much.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,10 @@ class Comparison(Result):
     `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`. `lower_bound`:
     the true difference exceeds it with the probability of the level however short the log is, by the paired IPS terms; None
     where the old side has no terms that may be subtracted. `verdict`: the worse of the two sides', with the reasons of both.
+    `sides`: the new and the old one, where they are known.
     """
+
+    has_lists = True
 
     new: Value
     old: Value
@@ -52,6 +55,7 @@ class Comparison(Result):
     lower_bound: float | None
     verdict: Verdict
     reasons: tuple[str, ...]
+    sides: tuple[Any, Any] = field(default=(None, None), compare=False)
 
     def _lines(self) -> list[str]:
         said = f"{self.verdict}: {'; '.join(self.reasons)}"

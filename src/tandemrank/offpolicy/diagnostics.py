@@ -33,6 +33,16 @@ from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 
 Floats = NDArray[np.float64]
 Z95 = 1.96
+WEIGHTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the edges of a histogram
+
+
+@dataclass(frozen=True)
+class ByWeight:
+    """Shares by the weight w = rho_cr / rho_0, between the edges `WEIGHTS`: of the log's examinations, and of the new policy's
+    exposure, which is w of each; what the log never shows is in none of these.  Shapes: logged, exposed [len(WEIGHTS) + 1]."""
+
+    logged: tuple[float, ...]
+    exposed: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class Diagnostics:
     Of impressions with weights both are at least so many: sums over `heaviest`, the largest weight of an impression.
     `largest_weight` of a logged pair, `largest_share` of one pair in sum(w e), `clipped` the share of what was shown whose
     propensity was raised. `unsupported` = `lost_at_generator` + `lost_at_ranker`, shares of the new policy's exposure; without
-    `by_stage` no stages are known.
+    `by_stage` no stages are known. `shown_once`: the share on pairs that were shown once.
     """
 
     queries: int
@@ -62,6 +72,8 @@ class Diagnostics:
     heaviest: float = 1.0
     by_stage: bool = True
     logged: bool = False
+    shown_once: float = 0.0
+    by_weight: ByWeight | None = None
 
     def summary(self) -> dict[str, object]:
         """As plain names and values; of the log, not of the value, are the weight and whether it has propensities."""
@@ -69,6 +81,8 @@ class Diagnostics:
             "heaviest",
             "by_stage",
             "logged",
+            "shown_once",
+            "by_weight",
             *(() if self.by_stage else ("lost_at_generator", "lost_at_ranker")),
         )
         return {name: value for name, value in asdict(self).items() if name not in without}
@@ -93,6 +107,7 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         )
     balance = Estimate(np.bincount(log.query, we, log.Q).astype(np.float64), n * exposure.total)
     unsupported = max(0.0, 1 - float((n * exposure.supported).sum()) / all_exposure)
+    once = np.bincount(pair, log.shown)[pair] <= log.heaviest
     by_stage = exposure.random is not None
     random = 1.0 if exposure.random is None else exposure.random
     shuffled = max(0.0, 1 - float((n * exposure.total * random).sum()) / all_exposure)
@@ -119,7 +134,17 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         heaviest=log.heaviest,
         by_stage=by_stage,
         logged=log.logged is not None,
+        shown_once=float(we[once].sum()) / all_exposure,
+        by_weight=_by_weight(w, e, 1 - unsupported),
     )
+
+
+def _by_weight(w: Floats, e: Floats, supported: float) -> ByWeight:
+    """The histogram; exposure adds up to what is `supported`.  Shapes: w, e [P]."""
+    place, n = np.searchsorted(WEIGHTS, w, side="right"), len(WEIGHTS) + 1
+    shares = (np.bincount(place, values, n) / max(float(values.sum()), np.finfo(float).tiny) for values in (e, w * e))
+    logged, exposed = shares
+    return ByWeight(tuple(logged.tolist()), tuple((supported * exposed).tolist()))
 
 
 def _changing(w: Floats, log: Feedback) -> float:

@@ -19,7 +19,7 @@ from tandemrank.errors import InputError, LogError
 from tandemrank.logs.feedback import Feedback, examination, exposure
 
 Floats = NDArray[np.float64]
-Estimator = Literal["auto", "doubly_robust", "ips", "beta_ips"]
+Estimator = Literal["auto", "completed", "doubly_robust", "ips", "beta_ips"]
 QUERY_FOLDS = 5
 
 
@@ -194,6 +194,44 @@ def doubly_robust(
     w = safe_ratio(rho_cr, rho_0, feedback.shown)
     residual = by_query(w * (feedback.clicks - exposure(feedback, theta) * r_hat), feedback)
     return Estimate(direct * feedback.impressions + residual, feedback.impressions.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What was shown by its own clicks, what was not by beliefs: the estimate, its ratio to the first part alone, and how much
+    less the second part is than the beliefs promised."""
+
+    estimate: Estimate
+    factor: float
+    off: float
+
+
+def completed(
+    rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats, r_hat: Floats, direct: Floats
+) -> Completed:
+    """Own click rates of what each query was shown, and beliefs of what it was not, as far as they hold where it was.
+
+        U_hat = 1/N sum_q n_q [ sum_{d shown} rho_cr(d) c(d) / e(d)  +  lambda sum_{d not shown} rho_cr(d) r_hat(d) ]
+        lambda = sum_q n_q sum_{d shown} rho_cr(d) c(d) / e(d)  /  sum_q n_q sum_{d shown} rho_cr(d) r_hat(d)
+
+    `rho_0` is counted: e(d) / n_q, e the examination that a pair got. Given what was shown the first part is unbiased, however
+    the lists were chosen; of the second only the beliefs beside each other count: lambda takes out what they promise too much
+    of what a policy picks by them. What they are not asked about has r_hat = 0.
+    Shapes: rho_cr, rho_0, r_hat [P]; theta [K]; direct [Q], sum_d rho_cr(d) r_hat(d) of each query.
+    """
+    check_exposures(rho_cr, rho_0, feedback)
+    w, n = safe_ratio(rho_cr, rho_0, feedback.shown), feedback.impressions.astype(np.float64)
+    clicks, asked = w * feedback.clicks, r_hat > 0
+    there = by_query(w * exposure(feedback, theta) * r_hat, feedback)
+    rest = n * direct - there
+    believed, known = float(there.sum()), float(clicks[asked].sum())
+    missing = max(float(rest.sum()), 0.0)
+    if min(believed, missing, known, float(clicks.sum())) <= 0:
+        return Completed(Estimate(by_query(clicks, feedback), n), 1.0, 0.0)
+    share = known / believed
+    found = Estimate(by_query(clicks, feedback) + share * rest, n)
+    off = (1 - share) * share * missing / max(float(n.sum()), 1.0)
+    return Completed(found, float(found.numerator.sum()) / max(float(clicks.sum()), np.finfo(float).tiny), off)
 
 
 def by_query(values: Floats, feedback: Feedback) -> Floats:

@@ -16,20 +16,18 @@ from tandemrank._base.random import derive
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.model import RewardModel
-from tandemrank.clicks.cells import CellCurve, theta_of
 from tandemrank.clicks.examination import Behaviour, behaviour
-from tandemrank.clicks.models import examination_curve
+from tandemrank.clicks.models import CellCurve, examination_curve, theta_of
 from tandemrank.errors import ConfigError
 from tandemrank.logs import reading
 from tandemrank.logs.contexts import Contexts
-from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import CLICKS, By, Impressions
-from tandemrank.logs.pairs import contradiction
+from tandemrank.logs.pairs import TESTED, contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import estimators, propensities
 from tandemrank.offpolicy.calibration import Expected, expected_by, expected_of
-from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, of_queries
+from tandemrank.offpolicy.estimators import Completed, Estimate, Estimator, Exposure, of_queries
 from tandemrank.offpolicy.logger import LISTS, FittedLogger, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question
@@ -37,6 +35,7 @@ from tandemrank.offpolicy.verdicts import cells_words, curve_words, stopping_wor
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
+COUNTED = "nobody knows them: what a query was shown counts by its own clicks, what it was not as it is believed"
 MOST_UNKNOWN = 0.5  # of the impressions, by queries that the policy that drew the log does not know
 
 
@@ -83,7 +82,7 @@ class LogEvidence:
     `against_model`: what the log says against the curve, or against clicks that depend on it alone, in words; `of_cells`: what
     it says for examination by more than the rank, which is then used, `offset` what is clicked beside it. `expected`: what a
     fitted logger would have shown, to correct its propensities by. `relevance`: a model of it, where examination depends on the
-    clicks above.
+    clicks above, or where what was never shown counts as it is believed.
     Shapes: theta [K] or [K, states]; rho_0 [P].
     """
 
@@ -103,6 +102,11 @@ class LogEvidence:
     def rho_0(self) -> Floats:
         """Of every row, clipped."""
         return self.propensities.rho_0
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether examination depends on the clicks above."""
+        return self.theta.ndim == 2 and self.log.by == By(CLICKS)
 
 
 # --- the estimators by name -------------------------------------------------------------------------------------------
@@ -125,7 +129,20 @@ def _doubly_robust(exposure: Exposure, evidence: LogEvidence) -> Estimate:
     return estimators.doubly_robust(exposure.rho, evidence.rho_0, log, theta=theta, r_hat=r_hat, direct=direct)
 
 
+def completed_by(exposure: Exposure, evidence: LogEvidence, kept: NDArray[np.bool_]) -> Completed:
+    """What was shown by its clicks, what was not by the beliefs; of queries that keep production's list nothing is missing."""
+    log, model = evidence.log, evidence.relevance
+    assert model is not None
+    r_hat = np.where(kept, 0.0, model.at(log.query, log.item).mean)
+    return estimators.completed(
+        exposure.rho, evidence.rho_0, log, theta=evidence.theta, r_hat=r_hat, direct=exposure.direct
+    )
+
+
 ESTIMATORS: dict[Estimator, Callable[[Exposure, LogEvidence], Estimate]] = {
+    "completed": lambda exposure, evidence: (
+        completed_by(exposure, evidence, np.zeros(len(exposure.rho), np.bool_)).estimate
+    ),
     "doubly_robust": _doubly_robust,
     "ips": _ips,
     "beta_ips": _beta_ips,
@@ -178,13 +195,29 @@ def curve_of(read: ReadLog, policies: Sequence[TwoStagePolicy], asked: Question)
     return theta_of(asked.examination)
 
 
+def ways(asked: Question, read: ReadLog) -> tuple[Question, ...]:
+    """How a log is asked. Where propensities would have to be fitted: by a fit; and by what was shown, which needs none,
+    completed by beliefs, where the first says too little, or where there are no lists to fit a policy to."""
+    log, logger = read.whole, asked.logging_policy
+    if asked.estimator == "completed":
+        return (replace(asked, propensity="frequency"),)
+    kind, _ = propensities.choose_propensity(asked.propensity, log, logger)
+    if asked.propensity != "auto" or asked.estimator != "auto" or kind != "fitted":
+        return (asked,)
+    shown = replace(asked, propensity="frequency", estimator="completed", logging_policy=None)
+    by_fit = replace(asked, reward=None)
+    return (shown,) if read.lists is None and logger is None else (by_fit, shown)
+
+
 def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
     """What the log says by a curve.  Shapes: theta [K] or [K, states]."""
     shown, log, contexts = read.lists, read.whole, Contexts.within(read.whole.vocabulary)
     if shown is not None and contexts is not None:
         shown = contexts.of_lists(shown, log.vocabulary)
     after_clicks = theta.ndim == 2 and log.by == By(CLICKS)
-    relevance = _relevance(log, theta, asked) if after_clicks else None
+    offset = np.array(read.cells.offset) if read.cells is not None and read.cells.offset else None
+    completes = asked.estimator == "completed" and not propensities.knows_only_shown("frequency", log) and log.N > 0
+    relevance = _relevance(log.less(offset), theta, asked) if after_clicks or completes else None
     found = resolve(
         log,
         theta,
@@ -198,6 +231,7 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
         engine=asked.engine,
     )
     estimator = estimator_for(asked, found)
+    found = replace(found, reason=COUNTED) if estimator == "completed" else found
     return LogEvidence(
         log=log if found.kind == "logged" else log.without_propensities(),
         theta=theta,
@@ -206,7 +240,7 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
         reward=asked.reward if estimator == "doubly_robust" else None,
         against_model=_against(read, theta),
         of_cells=None if read.behaviour is None or read.cells is None else cells_words(read.behaviour),
-        offset=np.array(read.cells.offset) if read.cells is not None and read.cells.offset else None,
+        offset=offset,
         expected=_expected(log, theta, found, asked),
         relevance=relevance,
         behaviour=read.behaviour,
@@ -225,7 +259,9 @@ def _against(read: ReadLog, theta: Floats) -> str | None:
 
 
 def _relevance(log: Feedback, theta: Floats, asked: Question) -> RewardModel:
-    """What stands above an item, by the beliefs of other impressions, or of these."""
+    """The relevance of items, by the beliefs that are given, of other impressions, or of these."""
+    if asked.reward is not None:
+        return asked.reward
     others = asked.other_log
     return fit(Counts.of([log if others is None or others.by != log.by else others], theta), seed=asked.seed % 2**32)
 
@@ -233,7 +269,7 @@ def _relevance(log: Feedback, theta: Floats, asked: Question) -> RewardModel:
 def estimator_for(asked: Question, found: Resolved) -> Estimator:
     """The estimator that is used. A reward model must not promise what lists that hardly vary cannot know: what was never
     shown is worth nothing there."""
-    if found.only_shown and asked.estimator in ("auto", "doubly_robust"):
+    if found.only_shown and asked.estimator in ("auto", "doubly_robust", "completed"):
         return "ips"
     if asked.estimator != "auto":
         return asked.estimator

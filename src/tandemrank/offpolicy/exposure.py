@@ -42,27 +42,34 @@ class MostLikely:
     policy: TwoStagePolicy
 
 
+@dataclass(frozen=True)
+class Races:
+    """How many races of each query, and by which seed.
+
+    `progress` hears how many of how many queries are done, where that is here: the engine ray shares them out over a cluster.
+    """
+
+    samples: int
+    seed: int
+    progress: Tell | None = None
+    engine: Engine = "local"
+
+
 def exposure_on(
     pair: TwoStagePolicy | MostLikely,
     log: Feedback,
     curves: Floats | Curves,
+    races: Races,
     reward: RewardModel | None = None,
     *,
-    samples: int,
-    seed: int,
     drawn: Exposure | None = None,
-    progress: Tell | None = None,
-    engine: Engine = "local",
 ) -> Exposure:
     """The exposures by the race, by one curve for all queries or by a mixture of a few for each (`curves`).
 
-    `drawn`, `progress`, `engine`: as in `_by_curve`.  Shapes: curves [K].
+    `drawn`: as in `_by_curve`.  Shapes: curves [K].
     """
     curves = curves if isinstance(curves, Curves) else Curves.same(curves, log.Q)
-    each = [
-        _by_curve(pair, log, theta, reward, samples=samples, seed=seed, drawn=drawn, progress=progress, engine=engine)
-        for theta in curves.few
-    ]
+    each = [_by_curve(pair, log, theta, races, reward, drawn) for theta in curves.few]
     if len(each) == 1:
         return each[0]
     everybody = np.arange(log.Q)
@@ -80,27 +87,22 @@ def _by_curve(
     pair: TwoStagePolicy | MostLikely,
     log: Feedback,
     theta: Floats,
+    races: Races,
     reward: RewardModel | None,
-    *,
-    samples: int,
-    seed: int,
     drawn: Exposure | None,
-    progress: Tell | None,
-    engine: Engine,
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
     Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the policy that draws its lists, has the same
     candidates in random order, and spares their race where items are many. Few queries get more samples, since their noise does
     not average out. Items that only the log knows have no exposure; items that only the policy knows have no support.
-    `progress` hears how many of how many queries are done, where that is here: the engine ray shares them out over a cluster.
     Shapes: theta [K].
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
-    samples, step = races_for(pair, samples, len(logged)), _step(policy)
+    races, step = replace(races, samples=races_for(pair, races.samples, len(logged))), _step(policy)
     shares, parts = drawn is not None and policy.exposes_sparsely, []
-    cuts = policy.cuts(-(-len(logged) // step), engine)
+    cuts = policy.cuts(-(-len(logged) // step), races.engine)
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the policy to value")
     for start, stop in cuts if len(cuts) > 1 else ():
         own = slice(start * step, stop * step)
@@ -110,9 +112,9 @@ def _by_curve(
         part = MostLikely(some) if isinstance(pair, MostLikely) else some
         parts.append((part, log.of_queries(int(first), int(last)), worth, start))
     if not parts:
-        found = _exposure_on(pair, log, reward, 0, theta, samples, seed, step, shares, progress)
+        found = _exposure_on(pair, log, reward, 0, theta, races, step, shares)
     else:
-        all_parts = cluster.mapped(_exposure_on, parts, theta, samples, seed, step, shares)
+        all_parts = cluster.mapped(_exposure_on, parts, theta, replace(races, progress=None), step, shares)
         found = _joined(log, logged[[start * step for start, _ in cuts]], all_parts)
     return replace(found, random=drawn.random) if shares and drawn is not None else found
 
@@ -123,11 +125,9 @@ def _exposure_on(
     reward: RewardModel | None,
     number: int,
     theta: Floats,
-    samples: int,
-    seed: int,
+    races: Races,
     step: int,
     shares: bool,
-    progress: Tell | None = None,
 ) -> Exposure:
     """The same of a part of a log, in batches of `step` queries from this number on, each with random numbers of its own."""
     policy = pair.policy if isinstance(pair, MostLikely) else pair
@@ -144,7 +144,7 @@ def _exposure_on(
     direct = np.zeros(log.Q)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
     for first in range(0, len(logged), step):
-        generator = torch.Generator().manual_seed(derive(seed, number + first // step))
+        generator = torch.Generator().manual_seed(derive(races.seed, number + first // step))
         part = logged[first : first + step]
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
         at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
@@ -155,7 +155,7 @@ def _exposure_on(
             found = _nothing(len(q), len(at[0])) if shares else how(policy, q, at, curve, None, 1, generator)
             found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
         else:
-            found = how(policy, q, at, curve, worth, samples, generator)
+            found = how(policy, q, at, curve, worth, races.samples, generator)
         rho[rows] = np.where(here[rows] >= 0, np.maximum(found.rho, 0.0), 0.0)  # rounding may go below
         error[rows] = np.where(here[rows] >= 0, found.error, 0.0)
         total[part] = found.total
@@ -163,8 +163,8 @@ def _exposure_on(
         random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
         random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
         direct[part] = found.direct
-        if progress:
-            progress(first + len(part), len(logged))
+        if races.progress:
+            races.progress(first + len(part), len(logged))
     if len(there) <= policy.K2:
         random[:] = 1.0  # one stage: nothing is lost at a generator that passes everything on
     return Exposure(

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from tandemrank._base.arguments import of_kind
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank.beliefs.model import RewardModel
-from tandemrank.clicks.cells import CellCurve
-from tandemrank.clicks.models import check_examination
+from tandemrank.clicks.examination import ExaminationCurve
+from tandemrank.clicks.models import CellCurve, check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
@@ -30,7 +30,7 @@ class Question:
 
     - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), a number
       for each rank, or a `CellCurve` by more than the rank, as `examine` finds them.
-    - `estimator`: see `offpolicy.estimators`. "auto" takes the one with the least measured error (docs/decisions.md):
+    - `estimator`: see `offpolicy.estimators`. "auto" takes the one with the least measured error (docs/results/promises.md):
       "doubly_robust" where a reward model is given; else "beta_ips" where propensities are known, exact or logged, and "ips"
       where they are counted or fitted (then corrected by what the log shows, `calibration`).
     - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
@@ -63,6 +63,8 @@ class Question:
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
+        if isinstance(self.examination, ExaminationCurve):
+            object.__setattr__(self, "examination", self.examination.curve)
         if isinstance(self.examination, CellCurve):
             pass
         elif not isinstance(self.examination, str):
@@ -93,7 +95,11 @@ class Question:
         """Refuses a reward model, a logging policy or another log that is none, or that the estimator does not use."""
         if not isinstance(self.reward, RewardModel | None):
             raise ConfigError(f"reward must be a reward model, as the beliefs of `learn` are; got {self.reward!r:.60}.")
-        if self.reward is not None and self.estimator not in ("auto", "doubly_robust"):
+        if self.estimator == "completed" and self.propensity not in ("auto", "frequency"):
+            raise ConfigError(
+                f"the estimator completed counts what was shown: leave propensity out; got {self.propensity!r}."
+            )
+        if self.reward is not None and self.estimator not in ("auto", "doubly_robust", "completed"):
             raise ConfigError(
                 f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take doubly_robust."
             )

@@ -6,6 +6,9 @@ Neither scores nor a model are needed. rho_0(d) is the logger's expected examina
 policy that drew it, or counted in the log. Unbiased where the logger gave d exposure, and where the shadow list does not know
 which list the logger drew (it may know all that the logger knew before): then E[c_i(d)] = rho_0(d) R(d), whatever the shadow
 list is. What the logger never showed to the query is worth nothing here, and its share is said (support).
+
+A list that is another order of the one that was shown does know it. Then rho_0 is theta[k_i(d)], the chance that the rank where
+d was shown is looked at: E[c_i(d) | list] = theta[k_i(d)] R(d), whatever the logger is.
 """
 
 from collections.abc import Sequence
@@ -13,8 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tandemrank.clicks.cells import CellCurve
-from tandemrank.clicks.models import examination_curve
+from tandemrank.clicks.models import SMALLEST, CellCurve, examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs.details import Details, Shadow, read_details
 from tandemrank.logs.feedback import Feedback
@@ -26,12 +28,13 @@ from tandemrank.offpolicy.propensities import Resolved, pairs_of, resolve
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.values import RankSupport
 
+REORDERED = "its lists are the shown ones in another order, so that only the ranks count, by the curve"
 COUNTED = "the log has none, nor is the policy given that drew it: they are counted in the log, which needs no model"
 
 
 @dataclass(frozen=True)
 class ShadowEvidence:
-    """What a log says of shadow lists: its split rows with propensities, and each list's exposure and support.
+    """What a log says of shadow lists: its split rows, and each list's propensities, exposure and support.
 
     `left_out`: how many impressions have no list of some system, in words. `reward`: what a click on each row was worth, if
     that is asked.  Shapes: theta [K]; reward [P].
@@ -40,7 +43,7 @@ class ShadowEvidence:
     whole: Feedback
     rows: Feedback
     theta: Floats
-    propensities: Resolved
+    propensities: tuple[Resolved, ...]
     against_curve: Contradiction | None
     exposures: tuple[Exposure, ...]
     support: tuple[tuple[RankSupport, ...], ...]
@@ -64,7 +67,7 @@ def shadow_evidence(shadows: Sequence[Shadow], log: Source | Feedback, asked: Qu
         whole=found.whole,
         rows=found.rows,
         theta=theta,
-        propensities=_propensities(found, theta, asked),
+        propensities=_each(found, theta, asked),
         against_curve=None if found.whole.weighted else contradiction(found.whole, theta),
         exposures=tuple(_exposure(found, number, theta) for number in systems),
         support=tuple(_support(found, number, len(theta)) for number in systems),
@@ -84,6 +87,15 @@ def _curve(log: Feedback, asked: Question) -> Floats:
             )
         given = given.array
     return examination_curve(K, given if isinstance(given, str) else np.asarray(given, np.float64).tolist())
+
+
+def _each(found: Details, theta: Floats, asked: Question) -> tuple[Resolved, ...]:
+    """The propensities for each shadow list: those of the ranks where its lists are all of the shown items and no others."""
+    given = asked.propensity != "auto" or asked.logging_policy is not None
+    other = [given or bool((found.beside[n] < found.listed[n]).any()) for n in range(len(found.lists))]
+    of_pairs = _propensities(found, theta, asked) if any(other) else None
+    of_ranks = Resolved(np.maximum(theta[found.rows.rank], SMALLEST), 0.0, "exact", REORDERED)
+    return tuple(of_pairs if of_pairs is not None and alone else of_ranks for alone in other)
 
 
 def _propensities(found: Details, theta: Floats, asked: Question) -> Resolved:

@@ -20,7 +20,7 @@ from tandemrank.offpolicy.estimators import Floats
 
 FEW_QUERIES = 30  # fewer are no sample of others
 # How far a value is off, as a share of what its own list is among those that a query's tastes were fitted to: found on logs of
-# the independent simulator, other ones than those that judge it (docs/own-logs.md).
+# the independent simulator, other ones than those that judge it (docs/results/truth.md).
 OWN = 0.2
 SURELY = 3.0  # standard errors
 ROUNDING = 1e-6  # of a value

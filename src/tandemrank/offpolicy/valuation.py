@@ -10,6 +10,7 @@ propensities corrected for it (`calibration`), and the estimate with what is sai
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.random import derive
+from tandemrank.clicks.examination import as_read
 from tandemrank.errors import ConfigError, shortened
 from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.details import Shadow
@@ -27,13 +29,22 @@ from tandemrank.offpolicy.calibration import calibrated, excess
 from tandemrank.offpolicy.comparison import Comparison, ceiling_terms, compare_values
 from tandemrank.offpolicy.diagnostics import diagnose, identified
 from tandemrank.offpolicy.estimators import Exposure
-from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gather, read_log
+from tandemrank.offpolicy.evidence import (
+    ESTIMATORS,
+    LogEvidence,
+    ReadLog,
+    completed_by,
+    curve_of,
+    gather,
+    read_log,
+    ways,
+)
 from tandemrank.offpolicy.examined import Curves, curves_of
-from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
+from tandemrank.offpolicy.exposure import MostLikely, Races, Tell, exposure_on, races_for
 from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import by_reward, worth
-from tandemrank.offpolicy.shadows import shadow_evidence
+from tandemrank.offpolicy.shadows import REORDERED, shadow_evidence
 from tandemrank.offpolicy.strangers import Answering, Shown, answering, inside, policy_of, with_production
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
@@ -73,7 +84,7 @@ def compare(
     column)`, the lists that another system would have shown; or "production": the policy that drew the log, whose value is the
     clicks of the log itself. `log` and how to ask: as in `estimate`.
     """
-    return compare_values(*estimate_all([new, old], log, Question.of(question, switches)))
+    return replace(compare_values(*estimate_all([new, old], log, Question.of(question, switches))), sides=(new, old))
 
 
 def estimate_all(
@@ -93,6 +104,8 @@ def estimate_all(
         if shown:
             raise ConfigError("shadow lists are compared with production or with each other; got a policy beside them.")
         return _of_shadows(sides, shadows, log, question)
+    if not isinstance(log, Feedback):
+        log = as_read(log, question.examination)
     columns = _columns(shown)
     read = read_log(log, question, columns if _by_context(question) else ())
     question, average = _in_contexts(question, read.whole, columns)
@@ -102,10 +115,10 @@ def estimate_all(
         live = [production(read.whole, sample) for _ in sides]
         return tuple(live) if question.reward_column is None else by_reward(live, log, question.reward_column)
     theta = curve_of(read, [policy_of(side) for side in shown], question)
-    evidence = gather(read, theta, question)
-    sample = sample_of(read.whole, question, evidence.propensities.kind)
-    valued = iter(_valued(shown, evidence, question, sample, progress))
-    found = [next(valued) if isinstance(side, Shown) else production(evidence.log, sample) for side in sides]
+    asking = _Asking(read, theta, ways(question, read))
+    sample = sample_of(read.whole, question, asking.first.propensities.kind)
+    valued = iter(_valued(shown, asking, sample, progress))
+    found = [next(valued) if isinstance(side, Shown) else production(asking.first.log, sample) for side in sides]
     found = [_saying(one, average, read.left_out) for one in found]
     return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
 
@@ -116,18 +129,16 @@ def _of_shadows(
     """The value of shadow lists, and of production on the same impressions; one that is named twice is one."""
     once = {shadow.name: shadow for shadow in shadows}
     found = shadow_evidence(list(once.values()), log, question)
-    evidence = LogEvidence(
-        log=found.rows,
-        theta=found.theta,
-        propensities=found.propensities,
-        estimator="ips",
-        against_model=None if found.against_curve is None else curve_words(found.against_curve),
-    )
-    sample = sample_of(found.whole, question, found.propensities.kind)
-    values = {
-        name: _saying(_never_shown(replace(judged(exposure, evidence, sample), support=support)), found.left_out)
-        for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
-    }
+    against = None if found.against_curve is None else curve_words(found.against_curve)
+    drawn = [known.kind for known in found.propensities if known.reason != REORDERED]
+    sample = sample_of(found.whole, question, drawn[0] if drawn else "frequency")
+    values = {}
+    for name, known, exposure, support in zip(once, found.propensities, found.exposures, found.support, strict=True):
+        evidence = LogEvidence(
+            log=found.rows, theta=found.theta, propensities=known, estimator="ips", against_model=against
+        )
+        value = replace(judged(exposure, evidence, sample), support=support)
+        values[name] = _saying(_never_shown(value), found.left_out)
     live = production(found.rows, sample)
     every = [values[side.name] if isinstance(side, Shadow) else live for side in sides]
     if question.reward_column is None or found.reward is None:
@@ -158,23 +169,21 @@ def sensitivity_of(
 
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
+    if not isinstance(log, Feedback):
+        log = as_read(log, question.examination)
     question = replace(question, examination=curve.theta)
     columns = _columns([policy])
     read = replace(read_log(log, question, columns if _by_context(question) else ()), cells=None)  # by the rank alone
     question, average = _in_contexts(question, read.whole, columns)
     read = read.of_known_queries(_logger(question))
-    first = gather(read, curve.theta, question)
-    known = first.propensities
-    sample = sample_of(read.whole, question, known.kind)
-    [found] = _valued([policy], first, question, sample)
+    asking = _Asking(read, curve.theta, ways(question, read))
+    sample = sample_of(read.whole, question, asking.first.propensities.kind)
+    [found] = _valued([policy], asking, sample)
     value = _saying(found, average, read.left_out)
-    logger: TwoStagePolicy | FittedLogger | None = known.logger
-    if known.logger is not None and known.fitted_lists is not None:
-        logger = FittedLogger(known.logger, known.fitted_lists)
-    again = replace(question, propensity=known.kind, logging_policy=logger)
+    again = asking.again(value)
 
     def under(theta: Floats) -> float:
-        [found] = _valued([policy], gather(read, theta, again), again, sample)
+        [found] = _valued([policy], _Asking(read, theta, (again,)), sample)
         return found.value
 
     shifted = np.array([under(theta) for theta in curve.draws(seed=derive(question.seed, "curves"))])
@@ -239,18 +248,48 @@ def _saying(value: Value, *more: str | None) -> Value:
     return replace(value, reasons=(*value.reasons, *(words for words in more if words is not None)))
 
 
-def _valued(
-    sides: Sequence[Shown], evidence: LogEvidence, asked: Question, sample: Sample, progress: Tell | None = None
-) -> list[Value]:
+@dataclass(frozen=True)
+class _Asking:
+    """A log and how it is asked: the first way, and another for policies about which the first cannot say anything."""
+
+    read: ReadLog
+    theta: Floats
+    ways: tuple[Question, ...]
+
+    @cached_property
+    def first(self) -> LogEvidence:
+        """What the log says in the first way."""
+        return gather(self.read, self.theta, self.ways[0])
+
+    @cached_property
+    def other(self) -> LogEvidence | None:
+        """What it says in the other."""
+        return gather(self.read, self.theta, self.ways[1]) if len(self.ways) > 1 else None
+
+    def again(self, value: Value) -> Question:
+        """The question by which a value was found, with what was fitted for it."""
+        asked, found = self.ways[0], self.first
+        if value.estimator != found.estimator and self.other is not None:
+            asked, found = self.ways[1], self.other
+        known = found.propensities
+        logger: TwoStagePolicy | FittedLogger | None = known.logger
+        if known.logger is not None and known.fitted_lists is not None:
+            logger = FittedLogger(known.logger, known.fitted_lists)
+        reward = found.relevance if found.estimator == "completed" else asked.reward
+        return replace(asked, propensity=known.kind, logging_policy=logger, reward=reward)
+
+
+def _valued(sides: Sequence[Shown], log: _Asking, sample: Sample, progress: Tell | None = None) -> list[Value]:
     """Every policy with its estimate, its diagnostics and its verdict. All see the same races."""
+    evidence = log.first
     seen = fingerprint([evidence.log])
     found, drawn = [], dict[int, Exposure]()
     for number, side in enumerate(sides):
         of_same = drawn.get(id(policy_of(side))) if isinstance(side, MostLikely) else None
         tell = progress and _onwards(progress, number, len(sides))
-        asking = _One(answering(side, evidence.log), evidence, asked, sample, of_same)
+        asking = _One(answering(side, evidence.log), log, sample, of_same)
         exposure, value = asking.valued(progress=tell)
-        if evidence.relevance is not None:  # what stands above, as far as the policy's own clicks know better
+        if evidence.reads_on:  # what stands above, as far as the policy's own clicks know better
             exposure, value = asking.valued(better=value.value / _expected_clicks(exposure, evidence))
         if not isinstance(side, MostLikely):
             drawn[id(side)] = exposure
@@ -276,48 +315,56 @@ class _One:
     """A side and what it is asked; `drawn`: the exposures of the same policy where it draws its lists."""
 
     of: Answering
-    evidence: LogEvidence
-    asked: Question
+    asking: _Asking
     sample: Sample
     drawn: Exposure | None
 
     def valued(self, *, better: float = 1.0, progress: Tell | None = None) -> tuple[Exposure, Value]:
         """Exposures and value. `better`: how many times as relevant as it is believed is what the policy shows."""
-        side, asked, evidence = self.of.side, self.asked, self.evidence
-        fixed, read = isinstance(side, MostLikely), derive(asked.seed, "read") % 2**32
-        model, theta, log = evidence.relevance, evidence.theta, self.of.answered(evidence.log)
-        curves = curves_of(self.of.policy, log, theta, model, better=better, fixed=fixed, seed=read)
-        found = exposure_on(
-            side,
-            log,
-            curves,
-            evidence.reward or model,
-            samples=asked.samples,
-            seed=derive(asked.seed, "exposure"),
-            drawn=self.drawn,
-            progress=progress,
-            engine=asked.engine,
-        )
-        exposure = with_production(found, evidence.log, theta, self.of.kept)
-        correction = self._correction(exposure, curves)
-        value = judged(exposure, evidence, self.sample, correction, self.of.kept[evidence.log.query])
+        asking, evidence = self.asking, self.asking.first
+        exposure, value = self._by(evidence, asking.ways[0], better, progress)
+        supported = value.diagnostics is not None and value.diagnostics.clicks > 0
+        if value.verdict == Verdict.REFUSE and supported and asking.other is not None:
+            exposed, other = self._by(asking.other, asking.ways[1], better, None)
+            if other.verdict != worst(other.verdict, value.verdict):
+                exposure, value = exposed, other
         unknown = self.of.unknown(evidence.log, value.estimate.numerator)
         if unknown is not None:
             value = replace(_saying(value, *unknown.sentences), unknown=unknown)
         return exposure, value
 
-    def _correction(self, exposure: Exposure, curves: Curves) -> Correction | None:
+    def _by(
+        self, evidence: LogEvidence, asked: Question, better: float, progress: Tell | None
+    ) -> tuple[Exposure, Value]:
+        """The same in one of the ways to ask."""
+        side, model, theta, log = self.of.side, evidence.relevance, evidence.theta, self.of.answered(evidence.log)
+        fixed, read = isinstance(side, MostLikely), derive(asked.seed, "read") % 2**32
+        curves = curves_of(self.of.policy, log, theta, model, better=better, fixed=fixed, seed=read)
+        found = exposure_on(
+            side,
+            log,
+            curves,
+            Races(asked.samples, derive(asked.seed, "exposure"), progress, asked.engine),
+            evidence.reward or model,
+            drawn=self.drawn,
+        )
+        exposure = with_production(found, evidence.log, theta, self.of.kept)
+        correction = self._correction(exposure, evidence, asked, curves)
+        return exposure, judged(exposure, evidence, self.sample, correction, self.of.kept[evidence.log.query])
+
+    def _correction(
+        self, exposure: Exposure, evidence: LogEvidence, asked: Question, curves: Curves
+    ) -> Correction | None:
         """Of fitted propensities, for this policy; None where they are not fitted."""
-        evidence, asked, kept = self.evidence, self.asked, self.of.kept
+        kept = self.of.kept
         if evidence.expected is None:
             return None
         log, theta, used, pairs = evidence.log, evidence.theta, evidence.propensities, evidence.expected.pairs
         races = races_for(self.of.side, asked.samples, int((log.impressions > 0).sum()))
         rho, answered = evidence.expected.rho_0.copy(), ~kept[pairs.query]
         seed = derive(asked.seed, "exposure of drawn")
-        rho[answered] = exposure_on(
-            self.of.side, self.of.answered(pairs), curves, samples=races, seed=seed, engine=asked.engine
-        ).rho
+        how = Races(races, seed, engine=asked.engine)
+        rho[answered] = exposure_on(self.of.side, self.of.answered(pairs), curves, how).rho
         own = np.where(kept[log.query], used.unclipped, exposure.rho)
         fine, coarse = (calibrated(used.unclipped, own, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2))
         more, clip = 1.0, used.clip
@@ -384,10 +431,11 @@ def judged(
         fitted_lists=used.fitted_lists,
         against_model=evidence.against_model,
         over_impressions=few_queries(log),
+        completed=evidence.estimator == "completed",
     )
     if evidence.of_cells is not None:
         reasons = (*reasons, evidence.of_cells)
-    off = (0.0, 0.0)
+    off, factor = (0.0, 0.0), 1.0
     if correction is not None:  # of clicks
         used = replace(used, unclipped=correction.excess * used.unclipped)
         exposure = replace(exposure, rho=np.where(kept, used.rho_0, exposure.rho))
@@ -396,9 +444,12 @@ def judged(
         coarse = estimators.ips(exposure.rho, correction.excess * correction.coarser, log)
         off = misfit(ips.value, coarse.value, used.fitted_lists)
     weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
-    found = ESTIMATORS[evidence.estimator](
-        exposure, replace(evidence, log=own.less(evidence.offset), propensities=used)
-    )
+    asked = replace(evidence, log=own.less(evidence.offset), propensities=used)
+    if evidence.estimator == "completed":
+        whole = completed_by(exposure, asked, kept)
+        found, factor, off = whole.estimate, whole.factor, (whole.off, 0.0)
+    else:
+        found = ESTIMATORS[evidence.estimator](exposure, asked)
     beside = _beside(exposure, evidence)
     found = replace(found, numerator=found.numerator + beside)
     if (other := uncertainty.pooled(weights, log, most=most_clicks(log))) is not None:
@@ -419,11 +470,11 @@ def judged(
         diagnostics=diagnostics,
         identified=cases,
         ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, own, len(evidence.theta)),
-        weights=_of_rows(weights, kept),
-        old_weights=_of_rows(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown), kept),
-        exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log)
-        + _trust_variance(evidence, ips.value - found.value),
+        weights=factor * _of_rows(weights, kept),
+        old_weights=factor * _of_rows(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown), kept),
+        exposure_variance=factor**2 * exposure_variance(weights, exposure.error, exposure.rho, log)
+        + _trust_variance(evidence, factor * ips.value - found.value),
         misfit=off,
         behaviour=evidence.behaviour,
-        excess=max(ips.value / found.value, 1.0) if beside.any() and found.value > 0 else 1.0,
+        excess=factor * (max(factor * ips.value / found.value, 1.0) if beside.any() and found.value > 0 else 1.0),
     )

@@ -3,7 +3,7 @@
 Everything here is about clicks per impression over a log's queries, each as often as it came. An interval and a bound are by
 default about these queries: what other impressions of them would have given (`uncertainty.impression_covariance`,
 `bounds.ImpressionSums`); and by wish about queries as a sample, what others like them would have (`Estimate.standard_error`,
-`bounds.Terms`). Intervals are normal: over queries they hold as often as the bootstrap's did (docs/decisions.md).
+`bounds.Terms`). Intervals are normal: over queries they hold as often as the bootstrap's did (docs/explanation/bounds.md).
 """
 
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
 # Weighted clicks and nothing else (production's, too): the noise over impressions is theirs. Other estimators take noise away.
-WEIGHTED = (None, "ips")
+WEIGHTED = (None, "ips", "completed")
 FIGURES = ("value", "standard_error", "interval", "over_queries", "lower_bound")  # which a refusal has none of
 
 

@@ -3,15 +3,17 @@
 from enum import StrEnum
 
 from tandemrank.clicks.examination import Behaviour
-from tandemrank.logs.dependence import Dependence
 from tandemrank.logs.description import CARE_LISTS, REFUSE_LISTS
-from tandemrank.logs.pairs import Contradiction
+from tandemrank.logs.pairs import Contradiction, Dependence
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES, Pooled
 
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
+# Of what counts as it is believed, since the query was never shown it (docs/explanation/what-a-log-can-answer.md). By chance
+# hardly more than twice as much is never shown as is shown once.
+CARE_UNSEEN, REFUSE_UNSEEN, BY_CHANCE = 0.2, 0.5, 2.0
 # Of what was examined, so little is left that single weights decide; an interval knows those that met a click alone.
 CARE_EFFECTIVE = 0.01
 CARE_QUERIES = FEW_QUERIES
@@ -60,14 +62,18 @@ def judge(
     fitted_lists: float | None = None,
     against_model: str | None = None,
     over_impressions: bool = False,
+    completed: bool = False,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons: the worst that is found decides.
 
     `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_model`: what the log
-    says against the click model. `over_impressions`: so is the interval, since queries are few.
+    says against the click model. `over_impressions`: so is the interval, since queries are few. `completed`: what was never
+    shown counts as it is believed, so that weights have nothing to balance.
     """
-    refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
+    of_exposure = _unseen if completed else _exposure_rules
+    refusals = [*of_exposure(found, REFUSE_MISSING), *_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
     cautions = [
+        *of_exposure(found, CARE_MISSING),
         *_cautions(found, over_impressions=over_impressions),
         *_fitted(fitted_lists, CARE_LISTS),
     ]
@@ -77,7 +83,8 @@ def judge(
     if reasons := (*(reason for holds, reason in cautions if holds), *curve):
         return Verdict.CARE, reasons
     left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
-    supports = f"the log supports what the policy would show: balance {found.balance:.2f}, {left}"
+    fits = f"{1 - found.unsupported:.0%} of it was shown to the query" if completed else f"balance {found.balance:.2f}"
+    supports = f"the log supports what the policy would show: {fits}, {left}"
     about = f"; the interval is over impressions, about these {found.queries} queries alone" if over_impressions else ""
     return Verdict.TRUST, (f"{supports}{about}",)
 
@@ -106,7 +113,6 @@ def cells_words(found: Behaviour) -> str:
 def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
     """What makes a value useless, and whether it holds."""
     return [
-        *_exposure_rules(found, REFUSE_MISSING),
         (found.effective_sample_size < REFUSE_SAMPLE, _few(found)),
         (found.clicks == 0, "no item that the new policy would show was ever clicked"),
     ]
@@ -117,7 +123,6 @@ def _cautions(found: Diagnostics, *, over_impressions: bool) -> list[tuple[bool,
     largest = f"one (query, item) pair carries {found.largest_share:.0%} of all weight"
     clipped = f"{found.clipped:.0%} of the propensities are clipped, so the value is too low"
     return [
-        *_exposure_rules(found, CARE_MISSING),
         (found.effective_sample_size < max(CARE_SAMPLE, CARE_EFFECTIVE * found.examined), _few(found)),
         (
             found.queries < CARE_QUERIES and not over_impressions,
@@ -142,6 +147,22 @@ def _fitted(lists: float | None, least: int) -> list[tuple[bool, str]]:
             few,
             f"{said}, fewer than {least}: its propensities are too small for what it liked, and the value too high",
         )
+    ]
+
+
+def _unseen(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
+    """Whether too much of what the policy shows was never shown to the query and is believed alone: what chance can have left
+    out, or a share of what it cannot."""
+    most = REFUSE_UNSEEN if share == REFUSE_MISSING else CARE_UNSEEN
+    never = f"{found.unsupported:.0%} of its exposure goes to items that the query was never shown{found.stages()}"
+    believed = "these count as they are believed, as far as that holds where items were shown"
+    beyond = found.unsupported - BY_CHANCE * found.shown_once
+    return [
+        (found.unsupported > most, f"{never}: {believed}"),
+        (
+            beyond > share and found.unsupported <= most,
+            f"{never}, more than chance left out ({found.shown_once:.0%} goes to items that were shown once): {believed}",
+        ),
     ]
 
 

@@ -23,7 +23,7 @@ from tandemrank.gradients._bridge import keys_for
 from tandemrank.gradients.products import GeneratorScores, Source
 from tandemrank.policies.scorers import Scorer, checked_scores
 
-LARGE = 20_000  # items from which on training by the sparse race is faster than by the dense one (docs/scale.md)
+LARGE = 20_000  # items from which on training by the sparse race is faster than by the dense one (docs/how-to/scale.md)
 LARGE_EXPOSURE = 6_000  # the same for the exposures of some documents: they need no gradient
 
 
@@ -137,7 +137,7 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
         return np.pad(shown, ((0, 0), (0, pair.K - shown.shape[1])), constant_values=-1)
     # In the order of their numbers, so that ties end as they do where everything is scored.
     candidates = np.sort(top(pair, q, exclude), axis=1)
-    s_r = scores_of_candidates(pair, q, candidates)
+    s_r = scores_of(pair.ranker, q, candidates)
     return _shown(race.most_likely(_availability(candidates), s_r, candidates.shape[1], pair.K), candidates)
 
 
@@ -149,7 +149,7 @@ def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDA
     grid, place = sparse_alone.by_row(rows, keys, len(q))
     arrived = lazy_race.races(source, pair.K2, grid)
     candidates = np.sort(arrived.first[rows, place, : pair.K2], axis=1)
-    s_r = scores_of_candidates(pair, q[rows], candidates)
+    s_r = scores_of(pair.ranker, q[rows], candidates)
     second = mix(keys ^ np.uint64(0x5851F42D4C957F2D))  # the second race has clocks of its own
     shown = race.draw(
         _availability(candidates), s_r, candidates.shape[1], pair.K, rows=np.arange(len(rows)), keys=second
@@ -157,12 +157,8 @@ def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDA
     return _shown(shown, candidates)
 
 
-def scores_of_candidates(pair: Pair, q: NDArray[np.int64], candidates: NDArray[np.int32]) -> Tensor:
-    """The re-ranker's scores, -inf where there is no candidate.  Shapes: q [B], candidates [B, K2] -> [B, K2]."""
-    return scores_of(pair.ranker, q, candidates)
-
-
 def scores_of(ranker: Scorer, q: NDArray[np.int64], candidates: NDArray[np.int32]) -> Tensor:
+    """The re-ranker's scores, -inf where there is no candidate.  Shapes: q [B], candidates [B, K2] -> [B, K2]."""
     items = torch.from_numpy(np.maximum(candidates, 0).astype(np.int64))
     with torch.no_grad():
         s_r = ranker_scores(ranker, torch.tensor(q), items).detach()

@@ -4,6 +4,11 @@
     Retrieval       score(q, d) = l[q, d] where the pair is in the query's list, else <queries[q], items[d]>: a light generator,
                     a product that any vector index can serve, and a short list of each query, merged in after retrieval
 
+A `Retrieval` gets its vectors of queries and items that it has not seen from the scores that its re-ranker gives some items:
+the nearest ones, near the top of a list above all,
+
+    c, x = argmin sum_d m_d (score(d) - c - <x, y_d>)^2 + ridge |x|^2,      m_d = n softmax(score)_d + 0.1
+
 `beliefs.scorer` makes the lists from a log. Training moves the base and the vectors, never what is remembered.
 """
 
@@ -24,7 +29,6 @@ from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_ro
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import products
 from tandemrank.gradients.products import Listed, Products, Source
-from tandemrank.policies import folding
 from tandemrank.policies.contexts import ContextShift, codes_of
 from tandemrank.policies.features import FeatureSource, FeatureValues
 from tandemrank.policies.scorers import Scorer, averages, check_rows
@@ -419,21 +423,21 @@ class Retrieval(Listing):
 
     @torch.no_grad()
     def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> "Retrieval":
-        """Vectors for what the re-ranker has not seen: those nearest to its scores (`folding`), in our scale."""
-        q, items = folding.some(len(self.queries)), folding.some(self.D)
+        """Vectors for what the re-ranker has not seen: those nearest to its scores (`nearest`), in our scale."""
+        q, items = some(len(self.queries)), some(self.D)
         scores, ours = (one.score(q, items.expand(len(q), -1)) for one in (old, self))
         scale = ours.std(1).mean() / scores.std(1).mean().clamp_min(TINY)
         if len(ids.item_ids) == self.D:
             new_queries = torch.arange(len(ids.query_ids))
             theirs = new.score(new_queries, items.expand(len(new_queries), -1)) * scale
-            return self._for_queries(folding.nearest(theirs, self.items[items])[0])
+            return self._for_queries(nearest(theirs, self.items[items])[0])
         new_items = torch.arange(self.D, len(ids.item_ids))
         # A constant of each query is in the re-ranker's scores, and not in ours.
         apart = (scores * scale - ours).mean(1, keepdim=True)
         theirs = new.score(q, new_items.expand(len(q), -1)) * scale - apart
         known = new.contexts if isinstance(new, Listing) else None
         more = None if known is None or self.contexts is None else known.shift[self.D :] * self.contexts.scale
-        return self._with_items(folding.nearest(theirs.T, self.queries[q], constant=False)[0], more)
+        return self._with_items(nearest(theirs.T, self.queries[q], constant=False)[0], more)
 
     def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift | None) -> "Retrieval":
         return Retrieval(self.queries.detach()[torch.from_numpy(q)], self.items.detach(), memory, contexts)
@@ -451,3 +455,35 @@ class Retrieval(Listing):
         assert isinstance(other, Retrieval)
         queries = torch.cat([self.queries, other.queries]).detach()
         return Retrieval(queries, other.items.detach(), self._joined_memory(other), self.contexts)
+
+
+# --- vectors by the scores of another model ----------------------------------------------------------------------------------
+
+RIDGE = 1e-4  # as a share of the mean square of the vectors
+SOME = 512  # items, or queries, that are enough
+LEAST = 0.1  # of what an item matters
+LEAST_RIDGE = 1e-9  # so that there is always one answer
+
+
+def matters(scores: Tensor) -> Tensor:
+    """How much each item matters to its row, 1.1 in the mean.  Shapes: [B, M] -> [B, M]."""
+    return torch.softmax(scores, 1) * scores.shape[1] + LEAST
+
+
+def some(n: int, most: int = SOME) -> Tensor:
+    """Places among n, evenly spread.  Shapes: -> [min(n, most)]."""
+    return torch.from_numpy(np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64)))
+
+
+@torch.no_grad()
+def nearest(scores: Tensor, vectors: Tensor, *, constant: bool = True) -> tuple[Tensor, Tensor]:
+    """x and c of every row of scores; c = 0 without a constant.  Shapes: scores [B, M]; vectors [M, F] -> [B, F], [B]."""
+    s, one = scores.double(), torch.full((len(vectors), 1), float(constant), dtype=torch.float64)
+    Y = torch.cat([vectors.double(), one], 1)
+    weighted = matters(s)[:, None, :] * Y.T
+    ridge = torch.full(
+        (Y.shape[1],), RIDGE * float(vectors.square().mean()) * len(Y) + LEAST_RIDGE, dtype=torch.float64
+    )
+    ridge[-1] = LEAST_RIDGE
+    found = torch.linalg.solve(weighted @ Y + ridge.diag(), (weighted @ s[:, :, None])[..., 0])
+    return found[:, :-1].float(), found[:, -1].float()

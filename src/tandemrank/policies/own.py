@@ -1,5 +1,5 @@
 """Models of one's own: as a stage, `Ranker` scores candidates and `Generator` every item; and any module as the f of the
-beliefs. See docs/own-models.md.
+beliefs. See docs/how-to/own-models.md.
 
 Nothing but the class itself is needed to save and load one: the constructor's arguments are kept as JSON, of a stage arrays and
 tensors among them beside the weights, and loading calls the constructor again. A saved folder imports nothing:

@@ -1,10 +1,10 @@
 """`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tandemrank._base import cluster, random
 from tandemrank._base.arguments import checked, matrix
 from tandemrank._base.cluster import Engine
-from tandemrank._base.contexts import Value, named
+from tandemrank._base.frames import Value, named
 from tandemrank._base.ids import Id, Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
@@ -25,6 +25,9 @@ from tandemrank.policies import candidates, features, storage
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer, checked_scores
 from tandemrank.policies.storage import Saved
+
+if TYPE_CHECKING:
+    from tandemrank.logs.titles import TitleSource
 
 BATCH = 128
 CANDIDATES = 500  # K2 where nothing says otherwise
@@ -163,6 +166,7 @@ class TwoStagePolicy:
         item_features: FeatureSource | None = None,
         pair_features: FeatureSource | None = None,
         context: Mapping[str, Value] | None = None,
+        titles: "TitleSource | Sequence[TitleSource] | None" = None,
     ) -> pl.DataFrame:
         """The most likely list in outside ids, of one query or of several: a row each, `query_id` and `items`, top first.
 
@@ -175,12 +179,16 @@ class TwoStagePolicy:
         row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
         `query_features`, `item_features`, `pair_features`: tables of queries, items and pairs that the policy has not seen,
         which are then known by their features. `context`: that of all these lists (`in_context`).
+        `titles`: a table, or one of items and one of queries, with `item_id` or `query_id` and `title`: two columns more,
+        `query_title` and `titles`; whoever has none keeps the id.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """
         larger = extended(self, query_features=query_features, item_features=item_features, pair_features=pair_features)
         larger = larger if context is None else larger.in_context(context)
         if larger is not self:
-            return larger.recommend(query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown)
+            return larger.recommend(
+                query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown, titles=titles
+            )
         known = self.vocabulary.query_ids
         ids = known.alias("query_id") if query_ids is None else id_series("query_id", _several(query_ids))
         if not len(ids):
@@ -201,7 +209,8 @@ class TwoStagePolicy:
             other = self._average(ids)
             rows = np.zeros((~there).sum(), np.int64)
             shown[~there] = other.sample(rows, keys[~there]) if sample else other.most_likely([0])
-        return self._frame(ids, shown)
+        found = self._frame(ids, shown)
+        return found if titles is None else _titled(found, titles)
 
     def _average(self, ids: pl.Series) -> "TwoStagePolicy":
         """The policy for one query that it does not know; where it has no answer, those of some ids are refused by name."""
@@ -424,6 +433,18 @@ class TwoStagePolicy:
 def _several(ids: Ids | Id) -> Ids:
     """Ids, of which there may be one."""
     return [ids] if isinstance(ids, int) else [ids] if isinstance(ids, str) else ids
+
+
+def _titled(lists: pl.DataFrame, titles: "TitleSource | Sequence[TitleSource]") -> pl.DataFrame:
+    """Lists with the titles of their queries and items beside them."""
+    from tandemrank.logs.titles import read_titles  # a server loads a policy without the readers of logs
+
+    known = read_titles(*(titles if isinstance(titles, list | tuple) else [titles]))
+    queries = [known.queries.of(query).title or str(query) for query in lists["query_id"]]
+    items = [[known.items.of(item).title or str(item) for item in some] for some in lists["items"].to_list()]
+    return lists.with_columns(
+        pl.Series("query_title", queries, pl.String), pl.Series("titles", items, pl.List(pl.String))
+    )
 
 
 def _exposures(

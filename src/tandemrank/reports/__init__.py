@@ -2,7 +2,8 @@
 
 - `words`: numbers, names and tables as a reader sees them
 - `style`: the look of all figures, and a figure as SVG
-- `page`: a report as a value, as a page (`report.html` is its template) and as Markdown
+- `page`: a report as a value, as a page (`templates/report.html`) and as Markdown
+- `sections`: what several pages have: old lists and new ones with titles, weights and support, how lists are read
 - `figures`: the figures of all reports
 - `experiment`: the report of an experiment, and the table of the study of two models
 - `decision`: ship, canary or do not: the page for the meeting
@@ -12,6 +13,6 @@
 - `results`: the figure and the page of results that have no page of their own
 """
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 __getattr__ = modules_of(__name__)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from tandemrank.decisions.decision import Call, Decision, PolicyDecision, guessed
 from tandemrank.offpolicy.verdicts import Verdict
-from tandemrank.reports import figures, page
+from tandemrank.reports import figures, page, sections
 from tandemrank.reports.figures import Dot
 from tandemrank.reports.page import Report, Section
+from tandemrank.reports.sections import BY_ID, Named
 from tandemrank.reports.style import THEME
 from tandemrank.reports.words import Sheet, bracket, decimal, label, listed, signed
 
@@ -94,8 +95,8 @@ def plot(decision: Decision) -> "Figure":
     return figures.dots(_policy_dots(decision), above, asked=decision.at_least)
 
 
-def report(decision: Decision, *, command: str = "") -> Report:
-    """The decision, the picture, the segments, every policy with its reasons, what has to be believed."""
+def report(decision: Decision, *, command: str = "", period: str = "", named: Named = BY_ID) -> Report:
+    """The decision, the picture, the segments, every policy with its reasons, what changes, what has to be believed."""
     chosen = next((one for one in decision.candidates if one.name == decision.chosen), decision.candidates[0])
     above = f"{decision.reward} per impression above {decision.against}"
     caption = (
@@ -103,7 +104,7 @@ def report(decision: Decision, *, command: str = "") -> Report:
         "which is about other queries like these too; upright bar: what it is at least, all policies together; dashed: what "
         f"was asked, {decision.at_least:g}."
     )
-    sections = [
+    parts = [
         Section(title="What it is worth", tiles=_tiles(decision, chosen)),
         Section(
             title="The difference",
@@ -122,11 +123,20 @@ def report(decision: Decision, *, command: str = "") -> Report:
             Section(title=f"{one.name}: {one.call}", sentences=[f"{label(_minus(words))}." for words in one.reasons])
             for one in decision.candidates
         ),
+        sections.of_sides(
+            chosen.comparison.new.log,
+            decision.sides.get(chosen.name),
+            decision.sides.get(decision.against),
+            named,
+            sides=(decision.against, chosen.name),
+        ),
+        sections.weights(chosen.comparison.new),
         Section(title=f"What you have to believe for the {decision.level:.0%}", sentences=assumptions(decision)),
         page.reproduce(command),
     ]
     lead = [*filter(None, [warning(decision)]), f"{_minus(decision.why)}."]
-    return Report(headline(decision), lead, sections, {one.name: COLOURS[one.call] for one in decision.candidates})
+    colours = {one.name: COLOURS[one.call] for one in decision.candidates}
+    return Report(headline(decision), lead, parts, colours, period=period)
 
 
 def _tiles(decision: Decision, one: PolicyDecision) -> list[tuple[str, str, str]]:

@@ -231,10 +231,14 @@ def what_was_run(table: Table) -> str:
     data = "the embedded synthetic world" if world.data == "synthetic" else world.data
     K2s, Ns = (listed([f"{x:,}" for x in sorted({s[i] for s in table.settings})], "or") for i in (0, 1))
     runs = sorted({row.runs for row in table.rows})
-    times = "once" if runs == [1] else f"{listed([str(n) for n in runs], 'or')} times"
+    times = {"1": "once", "2": "twice"}.get(",".join(map(str, runs)), f"{listed([str(n) for n in runs], 'or')} times")
     made = "made" if UNTRAINED in table.methods else "trained"
     ways = {1: "one way", 2: "two ways", 3: "three ways"}.get(len(table.methods), f"{len(table.methods)} ways")
-    took = f" All of it took {duration(world.seconds)} on {world.machine}." if world.seconds > 0 else ""
+    took = (
+        f" All of it, compiling included, took {duration(world.seconds)} on {world.machine}."
+        if world.seconds > 0
+        else ""
+    )
     return (
         f"On {data} ({world.queries:,} users, {world.items:,} items and {world.positives:,} relevant pairs), a production "
         f"ranker showed lists of {K} items to {world.logged_users:,} users, and its clicks were logged: {Ns} lists. From these "

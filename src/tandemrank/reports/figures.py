@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tandemrank.experiments.results import Setting, Table
-from tandemrank.reports.style import THEME, interval_line, look_of, panels, styled
+from tandemrank.reports.style import NARROW, THEME, WIDE, interval_line, look_of, panels, styled
 from tandemrank.reports.words import count, decimal, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LONG_NAME = 32  # characters
 LEAST_AXIS = 1e-4  # beside the line that is asked for: below it an axis would show rounding
 
 
@@ -31,7 +32,8 @@ class Dot(NamedTuple):
 @styled
 def dots(found: Sequence[Dot], xlabel: str, *, asked: float | None = 0.0) -> "Figure":
     """One line for each, the first on top; a dashed line at what is asked."""
-    figure, axes = panels(1, 1, 0.9 + 0.34 * len(found))
+    longest = max(len(one.name) for one in found)
+    figure, axes = panels(1, 1, 0.9 + 0.34 * len(found), width=None if longest <= LONG_NAME else WIDE)
     axis = axes[0, 0]
     for y, one in enumerate(found):
         interval_line(axis, y, *one.interval, one.colour, across=True)
@@ -52,7 +54,7 @@ def dots(found: Sequence[Dot], xlabel: str, *, asked: float | None = 0.0) -> "Fi
 def against(table: Table, along: int) -> "Figure":
     """NDCG along K2 (0) or N (1): one panel for each value of the other, one line per method, references across."""
     others, grid = (sorted({setting[i] for setting in table.settings}) for i in (1 - along, along))
-    figure, axes = panels(1, len(others), 4.1, sharey=True)
+    figure, axes = panels(1, len(others), 4.1, width=WIDE, sharey=True)
     for axis, other in zip(axes[0], others, strict=True):
         settings: list[Setting] = [(other, x) if along else (x, other) for x in grid]
         for i, method in enumerate(table.methods):
@@ -87,9 +89,64 @@ def _references(axes: "Sequence[Axes]", table: Table) -> None:
 
 
 @styled
+def by_rank(
+    values: Sequence[float],
+    ylabel: str,
+    *,
+    intervals: Sequence[tuple[float, float]] = (),
+    used: Sequence[float] = (),
+) -> "Figure":
+    """A number for each rank, perhaps with its interval; dashed: the curve that was `used`."""
+    figure, axes = panels(1, 1, 2.8)
+    axis, ranks = axes[0, 0], range(1, len(values) + 1)
+    axis.plot(ranks, values, marker="o", color=THEME["method-0"], label="of the log")
+    for rank, interval in zip(ranks, intervals, strict=False):
+        interval_line(axis, rank, *interval, THEME["method-0"])
+    if used:
+        axis.plot(range(1, len(used) + 1), used, color=THEME["ink"], lw=1.2, ls="--", label="used")
+        axis.legend(frameon=False)
+    axis.set(xlabel="rank", ylabel=ylabel, ylim=(0, None))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+@styled
+def weights(names: Sequence[str], logged: Sequence[float], exposed: Sequence[float]) -> "Figure":
+    """By weight: the share of the log's examinations, and that of the new policy's exposure."""
+    figure, axes = panels(1, 1, 3.0)
+    axis, x = axes[0, 0], np.arange(len(names))
+    axis.bar(x - 0.2, logged, 0.38, color=THEME["muted"], alpha=0.6, label="of what the log shows")
+    axis.bar(x + 0.2, exposed, 0.38, color=THEME["method-0"], label="of what the policy would show")
+    axis.set_xticks(x, names)
+    axis.set(xlabel="weight", ylabel="share")
+    axis.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axis.grid(False, axis="x")
+    axis.legend(frameon=False)
+    return figure
+
+
+@styled
+def by_candidates(
+    candidates: Sequence[int], values: Sequence[float], everything: float | None, *, ylabel: str, least: float = 0.0
+) -> "Figure":
+    """Clicks against the number of candidates, on an axis of `least` so much; dashed: of the re-ranker over all items."""
+    figure, axes = panels(1, 1, 3.2)
+    axis = axes[0, 0]
+    axis.plot(candidates, values, marker="o", color=THEME["method-0"])
+    if everything is not None:
+        axis.axhline(everything, ls="--", lw=1, color=THEME["method-2"])
+    axis.set(xlabel="candidates, K2", ylabel=ylabel, xscale="log")
+    axis.set_xticks(candidates, [f"{n:,}" for n in candidates])
+    axis.minorticks_off()
+    low, high = axis.get_ylim()
+    axis.set_ylim(min(low, high - least), high)
+    return figure
+
+
+@styled
 def rank_pairs(z: Sequence[Sequence[float]]) -> "Figure":
     """A number for each pair of ranks, above the diagonal."""
-    figure, axes = panels(1, 1, 3.2)
+    figure, axes = panels(1, 1, 3.2, width=NARROW - 2)
     axis, K = axes[0, 0], len(z)
     shown = np.ma.masked_array(np.array(z), np.tril(np.ones((K, K), np.bool_)))
     most = max(float(np.abs(shown).max()), 5.0)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tandemrank.offpolicy.how_many import CandidateCurve, Loss
-from tandemrank.reports import page, style
+from tandemrank.reports import figures, page, style
 from tandemrank.reports.page import Report, Section
 from tandemrank.reports.words import Sheet, bracket, decimal, signed
 
@@ -64,17 +64,11 @@ def report(found: CandidateCurve, *, command: str = "") -> Report:
 @style.styled
 def plot(found: CandidateCurve) -> "Figure":
     """The value with its intervals, and the seconds of the re-ranker."""
-    figure, axes = style.panels(1, 1, 3.2)
-    axis, x = axes[0, 0], [one.candidates for one in found.counts]
-    axis.plot(x, [one.value for one in found.counts], marker="o", color=style.THEME["method-0"])
+    x, values = [one.candidates for one in found.counts], [one.value for one in found.counts]
+    figure = figures.by_candidates(x, values, found.everything, ylabel="clicks per impression")
     for one in found.counts:
-        style.interval_line(axis, one.candidates, *one.interval, style.THEME["method-0"])
-    if found.everything is not None:
-        axis.axhline(found.everything, ls="--", lw=1, color=style.THEME["method-2"])
-    axis.set(xlabel="candidates", ylabel="clicks per impression", xscale="log")
-    axis.set_xticks(x, [f"{n:,}" for n in x])
-    axis.minorticks_off()
-    cost = axis.twinx()
+        style.interval_line(figure.axes[0], one.candidates, *one.interval, style.THEME["method-0"])
+    cost = figure.axes[0].twinx()
     cost.plot(x, [one.seconds for one in found.counts], marker="s", ms=4, lw=1, color=style.THEME["muted"])
     cost.set(ylabel="re-ranker, s per 1,000 requests", ylim=(0, None))
     cost.grid(False)

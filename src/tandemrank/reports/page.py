@@ -1,10 +1,13 @@
 """A report as a value: sections of sentences, tables and figures; and its two forms, one self-contained page and Markdown.
 
-The page (`report.html`) needs no network and no script, follows the reader's light or dark theme, and prints.
+The page (`templates/report.html`) needs no network, but for pictures of items where these were asked for, and no script; it
+follows the reader's light or dark theme, fits a phone, and prints. What stands in `backquotes` is set as code.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +31,31 @@ DARK = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A query or an item on a page: its words, where they lead, its picture, and what is said of it."""
+
+    words: str
+    url: str = ""
+    image: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The lists that two systems show to one query, top first."""
+
+    query: Entry
+    old: Sequence[Entry]
+    new: Sequence[Entry]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """A part of a report under its title: whatever it has of these, in this order. One that has nothing is left out.
 
     `tiles`: the few numbers to remember, each what it is, the number, and a word under it. `terms`: names, and what is said of
-    each. `draw` gives the figure.
+    each. `draw` gives the figure. `lists`: of two systems side by side, whose names are `sides`.
     """
 
     title: str
@@ -43,11 +65,13 @@ class Section:
     sheet: Sheet | None = None
     draw: "Callable[[], Figure] | None" = None
     caption: str = ""
+    lists: Sequence[SideBySide] = ()
+    sides: tuple[str, str] = ("old list", "new list")
     code: str = ""
 
     def __bool__(self) -> bool:
         has_rows = self.sheet is not None and len(self.sheet.rows) > 0
-        return bool(self.tiles or self.sentences or self.terms or has_rows or self.draw or self.code)
+        return bool(self.tiles or self.sentences or self.terms or has_rows or self.draw or self.lists or self.code)
 
     @property
     def svg(self) -> str:
@@ -57,18 +81,24 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says. `colours`: names that have a colour of the palette, wherever they stand alone."""
+    """What a report says. `colours`: names with a colour of the palette, wherever they stand alone. `period`: of the log."""
 
     title: str
     lead: Sequence[str]
     sections: Sequence[Section]
     colours: Mapping[str, str] = field(default_factory=dict)
     version: str = __version__
+    period: str = ""
+    made: str = field(default_factory=lambda: date.today().isoformat())
 
     def html(self) -> str:
         """One self-contained page."""
         return _template().render(
-            report=self, sections=list(filter(None, self.sections)), themes=(style.THEME, DARK), generator=GENERATOR
+            report=self,
+            sections=list(filter(None, self.sections)),
+            themes=(style.THEME, DARK),
+            generator=GENERATOR,
+            zip=zip,
         )
 
     def markdown(self) -> str:
@@ -94,13 +124,43 @@ def _template() -> "Template":
     import jinja2
     from markupsafe import Markup
 
-    here = jinja2.FileSystemLoader(Path(__file__).parent)
+    here = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(
         loader=here, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["html"] = Markup  # our own, and not from outside
+    environment.filters |= {"said": _said, "typed": _typed}
     environment.tests["best"] = lambda cell: isinstance(cell, Best)
     return environment.get_template("report.html")
+
+
+def _said(text: str) -> str:
+    """A sentence, escaped, with what stands in backquotes as code."""
+    from markupsafe import Markup, escape
+
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # one backquote without another is none of ours
+        return escape(text)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(_typed(x)) if i % 2 else escape(x) for i, x in enumerate(parts))
+
+
+def _typed(text: str) -> str:
+    """A command, escaped; no line ends within the name of an option."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(--[\w-]+)", text)
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup("").join(whole.format(x) if i % 2 else escape(x) for i, x in enumerate(parts))
+
+
+def period_of(first: float, last: float) -> str:
+    """The days of a log, by its first and last time in Unix seconds."""
+    try:
+        days = [datetime.fromtimestamp(moment, UTC).date().isoformat() for moment in (first, last)]
+    except (OverflowError, OSError, ValueError):  # beyond the calendar
+        return ""
+    return " to ".join(dict.fromkeys(days))
 
 
 def methods_of(methods: Sequence[str]) -> Section:

@@ -5,13 +5,16 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from tandemrank._base.results import Result
-from tandemrank.clicks.examination import ExaminationCurve
+from tandemrank.clicks.examination import Behaviour, ExaminationCurve
 from tandemrank.errors import InputError
 from tandemrank.logs.sources import Log
 from tandemrank.logs.validation import Validation, validate
-from tandemrank.reports import figures, style
+from tandemrank.offpolicy.comparison import Comparison
+from tandemrank.offpolicy.values import Value
+from tandemrank.reports import figures, sections, style
 from tandemrank.reports.figures import Dot, Panel, Step
 from tandemrank.reports.page import Report, Section
+from tandemrank.reports.sections import BY_ID, Named
 from tandemrank.reports.words import Sheet, decimal
 from tandemrank.training.loop import Trained
 
@@ -39,15 +42,17 @@ def _name(row: Mapping[str, Any]) -> str:
 
 @plot.register(ExaminationCurve)
 def _(result: ExaminationCurve) -> "Figure":
-    return _by_rank(
-        result.theta.tolist(), "examination", list(zip(result.low.tolist(), result.high.tolist(), strict=True))
+    return figures.by_rank(
+        result.theta.tolist(),
+        "examination",
+        intervals=list(zip(result.low.tolist(), result.high.tolist(), strict=True)),
     )
 
 
 @plot.register(Validation)
 def _(result: Validation) -> "Figure":
     rates = () if result.log is None else result.log.click_rate_by_rank
-    return _by_rank([float("nan") if rate is None else rate for rate in rates], "clicks per shown item")
+    return figures.by_rank([float("nan") if rate is None else rate for rate in rates], "clicks per shown item")
 
 
 @plot.register(Log)
@@ -61,26 +66,40 @@ def _(result: Trained) -> "Figure":
     return figures.learning_curves([[Panel("training", style.THEME[LEAD], [steps])]], "objective")
 
 
-@style.styled
-def _by_rank(values: Sequence[float], ylabel: str, intervals: Sequence[tuple[float, float]] = ()) -> "Figure":
-    """A number for each rank."""
-    figure, axes = style.panels(1, 1, 2.8)
-    axis, ranks = axes[0, 0], range(1, len(values) + 1)
-    axis.plot(ranks, values, marker="o", color=style.THEME[LEAD])
-    for rank, interval in zip(ranks, intervals, strict=False):
-        style.interval_line(axis, rank, *interval, style.THEME[LEAD])
-    axis.set(xlabel="rank", ylabel=ylabel, ylim=(0, None))
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    return figure
-
-
-def report(result: Result) -> Report:
-    """Words, figure and table on one page."""
+def report(result: Result, *, named: Named = BY_ID) -> Report:
+    """Words, figure and table on one page, and what else is known."""
     title = type(result).__name__
     rows = result.to_frame().head(MOST_ROWS)
     sheet = Sheet(rows.columns, [[_cell(value) for value in row] for row in rows.iter_rows()])
-    sections = [Section(title="Figure", draw=lambda: plot(result)), Section(title="Table", sheet=sheet)]
-    return Report(title, result._lines(), sections)
+    parts = [
+        Section(title="Figure", draw=lambda: plot(result)),
+        *_more(result, named),
+        Section(title="Table", sheet=sheet),
+    ]
+    return Report(title, result._lines(), parts)
+
+
+@singledispatch
+def _more(result: Result, named: Named) -> Sequence[Section]:
+    """What a page has beside the figure and the table."""
+    return ()
+
+
+@_more.register
+def _(result: Value, named: Named) -> Sequence[Section]:
+    return sections.weights(result), sections.reading(result.behaviour)
+
+
+@_more.register
+def _(result: Comparison, named: Named) -> Sequence[Section]:
+    new, old = result.sides
+    changes = sections.of_sides(result.new.log, new, old, named, sides=("old list", "new list"))
+    return changes, sections.weights(result.new), sections.reading(result.new.behaviour)
+
+
+@_more.register
+def _(result: ExaminationCurve, named: Named) -> Sequence[Section]:
+    return (sections.reading(Behaviour(result.dependence, result.trust, result.cells)),)
 
 
 def _cell(value: object) -> str:

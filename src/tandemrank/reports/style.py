@@ -28,7 +28,7 @@ THEME = {
 }  # fmt: skip
 SLOTS = {"joint": 0, "independent": 1, "baseline": 2, "beliefs": 3, "stacking": 4}
 MARKERS = "osDv^"
-WIDTH = 10.0
+NARROW, WIDE = 6.4, 10.0  # of one axis, which a phone shows whole; of several beside each other, or with long names
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "text.parse_math": False,
     "text.color": THEME["ink"], "axes.labelcolor": THEME["muted"], "axes.titlesize": 10, "axes.titlecolor": THEME["ink"],
@@ -62,15 +62,18 @@ def styled(draw: "Callable[Arguments, Figure]") -> "Callable[Arguments, Figure]"
     return drawn
 
 
-def panels(rows: int, columns: int, height: float, **options: Any) -> "tuple[Figure, Any]":
-    """A figure of our width with rows x columns axes; a notebook shows it as SVG."""
+def panels(
+    rows: int, columns: int, height: float, *, width: float | None = None, **options: Any
+) -> "tuple[Figure, Any]":
+    """A figure with rows x columns axes; a notebook shows it as SVG."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):
         def _repr_svg_(self) -> str:
             return svg(self)
 
-    figure = Shown(figsize=(WIDTH, height), layout="constrained")
+    width = width or (WIDE if columns > 1 else NARROW)
+    figure = Shown(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -82,7 +85,9 @@ def svg(figure: "Figure", alt: str = "") -> str:
     text = re.sub(r"(?s)<metadata>.*?</metadata>|<!--.*?-->", "", out.getvalue())
     width, height = (72 * inches for inches in figure.get_size_inches())
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    head = f'<svg {names} viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(alt)}">'
+    # A page may make it larger by half, and smaller while its words can still be read.
+    limits = f"max-width: {1.5 * width:.0f}px; min-width: {0.75 * width:.0f}px"
+    head = f'<svg {names} viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(alt)}" style="{limits}">'
     text = re.sub(r"(?s)^.*?<svg[^>]*>", lambda _: head, text, count=1)
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', text))
     text = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", text)

@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
 from tandemrank._base.files import Kind, write_json
-from tandemrank.decisions.decision import call_of
+from tandemrank.clicks.models import CellCurve
+from tandemrank.decisions.decision import call_of, guessed
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
-from tandemrank.reports import figures, page
+from tandemrank.reports import figures, page, sections
 from tandemrank.reports.figures import Dot, Panel, Step
 from tandemrank.reports.page import Report, Section
+from tandemrank.reports.sections import BY_ID, Named
 from tandemrank.reports.style import look_of
 from tandemrank.reports.words import Sheet, bracket, decimal, label, listed, signed, switch_sheet
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.results import Difference, Learned, are_same_policy
+from tandemrank.training.schedules import UNTRAINED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +47,7 @@ def check_free(out: Path, methods: Iterable[str]) -> None:
             )
 
 
-def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> dict[str, Any]:
+def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0, named: Named = BY_ID) -> dict[str, Any]:
     """`out/METHOD/policy` and its `history.json`, `out/config.json`, `out/report.html` and `out/summary.json`, which is
     returned."""
     asked, found = _switches(learned, seed), learned.summary()
@@ -53,7 +56,7 @@ def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> d
         trained = learned.trained[entry["method"]]
         write_json(out / entry["method"] / "history.json", trained.history)
         entry["policy"] = str(trained.policy.save(out / entry["method"] / "policy"))
-    page_file = report(learned, command=command, seed=seed).write(out / "report.html")
+    page_file = report(learned, command=command, seed=seed, named=named).write(out / "report.html")
     summary = {"command": command, "version": __version__, **found, "switches": asked, "report": str(page_file)}
     write_json(out / "summary.json", summary)
     return summary
@@ -84,7 +87,7 @@ def sentences(learned: Learned) -> list[str]:
         for a, b in combinations(learned.trained, 2)
         if are_same_policy(learned.trained[a].policy, learned.trained[b].policy)
     ]
-    return [*_chosen(learned), *map(_sentence, learned.differences), *noted, *_harmed(learned), *_calls(learned)]
+    return [*map(_sentence, learned.differences), *noted, *_harmed(learned), *_calls(learned)]
 
 
 def _calls(learned: Learned) -> list[str]:
@@ -95,7 +98,26 @@ def _calls(learned: Learned) -> list[str]:
     return [f"Decision on {label(method)}: {call}. {label(why)}." for method, call, why in found]
 
 
-def _chosen(learned: Learned) -> list[str]:
+def believed(learned: Learned) -> list[str]:
+    """What the beliefs are made of; nothing where none were fitted."""
+    if learned.beliefs is None:
+        return []
+    found = learned.beliefs.constants()
+    levels, source = found["levels"], {"log": "the clicks of the log", "production": "production's lists"}
+    relevance = "is a bit: clicked or not" if found["relevance"] == "a bit" else "is graded"
+    words = [
+        f"What an item is to a query {relevance}, from {min(levels):.0%} to {max(levels):.0%} clicks when it is looked at.",
+        f"Queries and items have vectors of {found['rank']} numbers, from {source[found['directions']]}.",
+    ]
+    if found["features"] != "none":
+        of = "counts and features" if learned.start.has_features else "counts of the log"
+        words.append(f"Beside the vectors a model of {of} was kept: {found['features']}.")
+    if found["half_life"] is not None:
+        words.append(f"What is {found['half_life']:g} eighths of the log older counts half.")
+    return [*words, *learned.notes]
+
+
+def chosen(learned: Learned) -> list[str]:
     """What the beliefs expect of the generator, and what was trained for it; nothing where there is one stage."""
     choice, policy = learned.choice, learned.policy
     if choice is None or len(policy.vocabulary.item_ids) == policy.K2:
@@ -190,7 +212,7 @@ def what_was_run(learned: Learned) -> str:
     log, policy = learned.log, learned.policy
     return (
         f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
-        f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. {made(learned)} The list has {policy.K} "
+        f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. The list has {policy.K} "
         f"places. {log.train:,.0f} impressions were learned from and {'the last ' if log.by_time else ''}"
         f"{log.evaluation:,.0f} value the result."
     )
@@ -223,49 +245,82 @@ def plot(learned: Learned) -> "Figure":
     return figures.dots(_dots(learned), f"{learned.reward} per impression", asked=None)
 
 
-def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
-    """What the log is, what each policy is worth, how training went, every switch."""
+def report(learned: Learned, *, command: str = "", seed: int = 0, named: Named = BY_ID) -> Report:
+    """What each policy is worth, what was learned, what it changes and for whom, and what the numbers rest on."""
     title = "Both stages, trained from a click log" if learned.was_trained else "What a click log says"
     by = ", ".join(dict.fromkeys(str(value.estimator).replace("_", " ") for value in learned.values.values()))
-    methods = [str(method) for method in learned.trained]
+    log, first, used = learned.log, label(next(iter(learned.trained))), learned.config.examination
     worth = Section(
         title=f"{label(learned.reward)} per impression",
         sheet=values(learned),
         draw=lambda: plot(learned),
-        caption=f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing "
+        caption=f"Off-policy estimates ({by}) with 95% intervals on {log.evaluation:,.0f} impressions that nothing "
         "before has seen; production's is what these impressions show.",
     )
-    sections = [
-        page.methods_of(methods),
-        Section(title="What it is worth", sentences=sentences(learned)),
-        Section(title="Features", sentences=learned.notes),
+    parts = [
+        Section(title="What it is worth", tiles=_tiles(learned), sentences=sentences(learned)),
         worth,
+        Section(title="What was learned", sentences=[made(learned), *believed(learned), *chosen(learned)]),
+        page.methods_of([str(method) for method in learned.trained]),
+        sections.changes(learned.production.log, learned.policy, named, sides=("production, today", f"{first}, new")),
+        _frequencies(learned),
+        _candidates(learned),
         Section(title="Drawn lists or the most likely ones", sentences=deployment(learned)),
-        Section(title="For whom", sentences=_frequencies(learned)),
         Section(title="Whether production is kept", sentences=gate_sentences(learned)),
         Section(title="What the numbers rest on", terms=_verdicts(learned), sheet=_diagnostics(learned)),
+        sections.weights(next(iter(learned.values.values()))),
         _curves(learned),
-        _reading(learned),
+        sections.examination(learned.production.log, used if isinstance(used, CellCurve) else learned.config.theta),
+        sections.reading(learned.behaviour),
         Section(title="The log", terms=_log(learned)),
         Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
-    return Report(title, [what_was_run(learned)], sections, page.COLOURS)
+    period = "" if log.period is None else page.period_of(*log.period)
+    return Report(title, [what_was_run(learned)], parts, page.COLOURS, period=period)
 
 
-def _reading(learned: Learned) -> Section:
-    """Whether clicks are those of a position-based model: in words, and by pairs of ranks."""
-    found = learned.behaviour
-    if found is None:
-        return Section(title="How lists are read")
-    clicks = found.dependence
+def _tiles(learned: Learned) -> list[tuple[str, str, str]]:
+    """Production, the first policy, and what it surely gains."""
+    method, value = next(iter(learned.values.items()))
+    gain = next((one.comparison for one in learned.differences if one.against == PRODUCTION), None)
+    unit = f"{learned.reward} per impression"
+    tiles = [("Production, now", decimal(learned.production.value), unit)]
+    if gain is None or gain.verdict == Verdict.REFUSE:
+        return [*tiles, (label(method), "–", str(value.verdict))]
+    tiles.append((f"{label(method)}, estimated", decimal(value.value), str(value.verdict)))
+    tiles.append(("gain", signed(gain.difference), bracket(*gain.interval, signed)))
+    if gain.lower_bound is None:
+        return tiles
+    sure = "if the propensities are right" if guessed(value, varies=True) else unit
+    return [*tiles, ("gain, at least", signed(gain.lower_bound), sure)]
+
+
+def _candidates(learned: Learned) -> Section:
+    """Which stage loses what, and what fewer or more candidates would keep, as the beliefs expect it."""
+    title, choice = "Which stage loses what", learned.choice
+    if choice is None or len({one.candidates for one in choice.by_candidates}) < 2:
+        return Section(title=title)
+    K2 = learned.policy.K2
+    kept = {one.candidates: one.kept for one in choice.by_candidates}
+    lost, shares = max(1 - kept[K2], 0.0), [100 * share for share in kept.values()]
+    said = [
+        f"The generator loses {lost:.1%} of what the re-ranker would get by ranking all items itself, with {K2:,} candidates.",
+        "The re-ranker is the belief itself, and by its own expectation loses nothing."
+        if choice.method == UNTRAINED
+        else "The re-ranker is measured by the beliefs, which have the last word on what an item is worth.",
+    ]
     return Section(
-        title="How lists are read",
-        sentences=[f"{words[0].upper()}{words[1:]}." for words in found.sentences],
-        draw=None if clicks is None else lambda: figures.rank_pairs(clicks.by_ranks),
-        caption="Clicks at two ranks of one list, in standard errors from what they would be if they had nothing to do with "
-        "each other: white is 0. Readers who stop make it negative.",
+        title=title,
+        sentences=said,
+        draw=lambda: figures.by_candidates(list(kept), shares, 100.0, ylabel=KEPT, least=10.0),
+        caption="Clicks that the policy is expected to get with other numbers of candidates, as a share of those of the "
+        "re-ranker over all items (dashed). It is what the beliefs expect, no estimate by clicks: "
+        "`tandemrank estimate --candidates` has that, with intervals and the re-ranker's cost.",
     )
+
+
+KEPT = "% of the re-ranker over all items"
 
 
 def _curves(learned: Learned) -> Section:
@@ -298,16 +353,38 @@ def gate_sentences(learned: Learned) -> list[str]:
     return found
 
 
-def _frequencies(learned: Learned) -> list[str]:
+def _frequencies(learned: Learned) -> Section:
     """Every policy against production, by how often a query came in the log."""
-    return [
-        f"{label(method)}, queries that came {_times(group)}: {signed(group.difference)} "
-        f"{bracket(*group.interval, signed)} {learned.reward} per impression against production's {decimal(group.old)} "
-        f"({group.impressions:,.0f} impressions of {group.queries:,} queries)."
+    found = [
+        (method, group)
         for method, groups in learned.by_frequency.items()
         for group in groups
         if learned.values[method].verdict != Verdict.REFUSE
     ]
+    rows = [
+        (
+            label(method), _times(group), f"{group.queries:,}", f"{group.impressions:,.0f}", decimal(group.old),
+            signed(group.difference), bracket(*group.interval, signed),
+        )
+        for method, group in found
+    ]  # fmt: skip
+    several = len({method for method, _ in found}) > 1
+    dots = [
+        Dot(
+            f"{label(method)}, {_times(group)}" if several else _times(group),
+            group.difference,
+            group.interval,
+            look_of(method)["color"],
+        )
+        for method, group in found
+    ]
+    heads = ("", "queries that came", "queries", "impressions", "production", "difference", "95% interval")
+    return Section(
+        title="For whom",
+        sheet=Sheet(heads, rows, heads[:2]),
+        draw=(lambda: figures.dots(dots, f"{learned.reward} per impression above production")) if dots else None,
+        caption="By how often a query came in the log. Left of the dashed line production is better." if dots else "",
+    )
 
 
 RESTS_ON = (

@@ -88,7 +88,7 @@ class Sheet:
         look: Any = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
         table = Table(title=title or None, title_justify="left", caption_justify="left", **look)
         for head in self.heads:
-            table.add_column(Text(head), justify="left" if head in self.left else "right")
+            table.add_column(Text(head), justify="left" if head in self.left else "right", overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell, "bold" if isinstance(cell, Best) else "") for cell in row))
         table.caption = Text(caption) if caption else None
@@ -108,5 +108,7 @@ def plain(text: str) -> str:
 def switch_sheet(values: Mapping[str, object], explained: Mapping[str, str]) -> Sheet:
     """Every switch with its value, and what it is."""
     heads = ("switch", "value", "what it is")
-    rows = [(name, "–" if value is None else str(value), explained.get(name, "")) for name, value in values.items()]
+    rows = [
+        (f"`{name}`", "–" if value is None else str(value), explained.get(name, "")) for name, value in values.items()
+    ]
     return Sheet(heads, rows, heads)

@@ -23,6 +23,6 @@ With one (the extra `serve`):
 - `client`: calls it
 """
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 __getattr__ = modules_of(__name__)

@@ -6,10 +6,12 @@ thread.
 """
 
 import asyncio
+import csv
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from io import StringIO
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
@@ -25,11 +27,21 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import InputError, TandemRankError
+from tandemrank.logs.titles import NONE as NO_TITLE
 from tandemrank.serving import messages, run
 from tandemrank.serving.messages import HttpCall
-from tandemrank.serving.records import Event, Feedback, Ranked
+from tandemrank.serving.records import Event, FeedbackAnswer, Ranked
 from tandemrank.serving.run import Receive, Refused, check_origin, headers_of, read_body
-from tandemrank.serving.service import LOG, Busy, LiveTraffic, LoadedPolicy, Service, Settings
+from tandemrank.serving.service import (
+    LOG,
+    Busy,
+    FoundQuery,
+    LiveTraffic,
+    LoadedPolicy,
+    PolicyClicks,
+    Service,
+    Settings,
+)
 
 TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
 
@@ -211,7 +223,7 @@ async def rank(context: Context, body: Any) -> Ranked | messages.RankAnswers:
     return found
 
 
-async def feedback(context: Context, body: Any) -> Feedback:
+async def feedback(context: Context, body: Any) -> FeedbackAnswer:
     """Events of an impression: idempotent, in any order."""
     asked = messages.FeedbackRequest.model_validate(body)
     events = [Event(e.item, e.type, e.value, e.timestamp) for e in asked.events]
@@ -228,7 +240,7 @@ async def policies(context: Context, body: Any) -> LoadedPolicy:
 
 async def split(context: Context, body: Any) -> LiveTraffic:
     """Gives a loaded policy a share of the traffic."""
-    return context.service.split(**vars(messages.SplitRequest.model_validate(body)))
+    return await asyncio.to_thread(context.service.split, **vars(messages.SplitRequest.model_validate(body)))
 
 
 async def rollback(context: Context, body: None) -> LiveTraffic:
@@ -278,17 +290,66 @@ async def status(context: Context, body: None) -> dict[str, Any]:
         "events": service.outcomes.fates,
         "unlogged": service.server.unlogged,
         "log": service.log_state,
-        "running": test is not None,
+        "test": None if test is None else {"running": service.running, "tallies": test.tallies},
+        "names": service.names,
         "verdict": service.verdict(),
         "history": [] if test is None else test.history,
         "changes": service.changes,
     }
 
 
+async def history(context: Context, body: Any) -> dict[str, Any]:
+    """Lists, impressions and clicks over time, by policy, of the last day at most."""
+    asked = messages.HistoryRequest.model_validate(body)
+    now = context.service.clock()
+    width, steps = context.service.outcomes.history(asked.seconds, now)
+    return {"now": now, "seconds_per_step": width, "steps": steps}
+
+
 async def explain(context: Context, body: Any) -> dict[str, Any]:
-    """Candidates, scores and exposure of a query, by policy."""
-    asked = vars(messages.ExplainRequest.model_validate(body))
-    return {"policies": await asyncio.to_thread(context.service.server.explain, **asked)}
+    """Candidates, scores and exposure of a query, by policy; with the titles that are known."""
+    asked, titles = messages.ExplainRequest.model_validate(body), context.service.titles
+    found = await asyncio.to_thread(context.service.server.explain, **vars(asked))
+    items = {str(one.item): titles.items.of(one.item) for policy in found for one in policy.candidates}
+    return {
+        "title": titles.queries.of(asked.query_id).title,
+        "titles": {item: title._asdict() for item, title in items.items() if title != NO_TITLE},
+        "policies": found,
+    }
+
+
+async def search(context: Context, body: Any) -> dict[str, list[FoundQuery]]:
+    """Queries by the beginning of their id, or by their title."""
+    asked = messages.SearchRequest.model_validate(body)
+    return {"queries": await asyncio.to_thread(context.service.search, asked.words, asked.most)}
+
+
+async def summary(context: Context, body: None) -> dict[str, Any]:
+    """What became of the answers since the server began: impressions and clicks by policy, events, segments, the verdict."""
+    service = context.service
+    return {
+        "replica": service.settings.replica,
+        "since": service.started,
+        "until": service.clock(),
+        "policies": service.summary(),
+        "events": service.outcomes.fates,
+        "unlogged": service.server.unlogged,
+        "segments": {name: service.counts[name] for name in COUNTS},
+        "verdict": service.verdict(),
+        "changes": service.changes,
+    }
+
+
+async def summary_csv(context: Context, body: None) -> bytes:
+    """Impressions and clicks by policy, and at each rank, as a table."""
+    text, rows = StringIO(), context.service.summary()
+    ranks = [f"clicks_at_{k + 1}" for k in range(context.service.server.traffic.first.K)]
+    plain = [{**vars(one), **dict(zip(ranks, one.clicks_by_rank, strict=False))} for one in rows]
+    names = [x.name for x in fields(PolicyClicks) if x.name != "clicks_by_rank"]
+    table = csv.DictWriter(text, [*names, *ranks], restval=0, extrasaction="ignore")
+    table.writeheader()
+    table.writerows(plain)
+    return text.getvalue().encode()
 
 
 def page(name: str) -> Callable[[Context, None], Awaitable[bytes]]:
@@ -311,12 +372,16 @@ CALLS = [
         takes=(messages.RankRequest, messages.RankBatch),
         gives=(Ranked, messages.RankAnswers),
     ),
-    HttpCall("POST", "/feedback", feedback, takes=(messages.FeedbackRequest,), gives=(Feedback,)),
+    HttpCall("POST", "/feedback", feedback, takes=(messages.FeedbackRequest,), gives=(FeedbackAnswer,)),
     HttpCall("POST", "/policies", policies, takes=(messages.PolicyRequest,), gives=(LoadedPolicy,), admin=True),
     HttpCall("POST", "/split", split, takes=(messages.SplitRequest,), gives=(LiveTraffic,), admin=True),
     HttpCall("POST", "/rollback", rollback, gives=(LiveTraffic,), admin=True),
     HttpCall("POST", "/explain", explain, takes=(messages.ExplainRequest,)),
+    HttpCall("POST", "/search", search, takes=(messages.SearchRequest,)),
+    HttpCall("POST", "/history", history, takes=(messages.HistoryRequest,)),
     HttpCall("GET", "/status", status),
+    HttpCall("GET", "/summary.json", summary),
+    HttpCall("GET", "/summary.csv", summary_csv, media="text/csv; charset=utf-8"),
     HttpCall("GET", "/healthz", healthz, open_to_all=True),
     HttpCall("GET", "/readyz", readyz, open_to_all=True),
     HttpCall("GET", "/metrics", metrics, media="text/plain; version=0.0.4; charset=utf-8"),
@@ -327,8 +392,12 @@ PAGE = [
     HttpCall("GET", path, page(name), open_to_all=True, media=f"{media}; charset=utf-8")
     for path, name, media in (
         ("/", "page.html", "text/html"),
+        ("/docs", "docs.html", "text/html"),
         ("/page.js", "page.js", "text/javascript"),
+        ("/docs.js", "docs.js", "text/javascript"),
         ("/page.css", "page.css", "text/css"),
+        ("/uPlot.iife.min.js", "uPlot.iife.min.js", "text/javascript"),
+        ("/uPlot.min.css", "uPlot.min.css", "text/css"),
     )
 ]
 

@@ -1,7 +1,7 @@
 """How lists are drawn from live policies, and the exposure that follows from it: exploration with known propensities.
 
-    belief c         the belief raised by c standard deviations (`beliefs.exploring`): what is not known is tried; a policy
-                     without a belief as it was trained
+    belief c         the belief raised by c standard deviations (`beliefs.exploring`): what is not known is tried; by default as
+                     many as cost little (`LivePolicy.affordable`); a policy without a belief as it was trained
     trained          the policy as it was trained: Plackett-Luce on its scores
     temperature T    its scores divided by T: above 1 it varies more, below 1 less
     uniform e        with chance e a list of the policy with equal scores, else one of the policy itself
@@ -30,7 +30,7 @@ Strategy = Literal["belief", "trained", "temperature", "uniform", "deterministic
 Floats = NDArray[np.float64]
 Row = NDArray[np.float32]
 WITH_AMOUNT = ("belief", "temperature", "uniform")
-RAISED = 4.0  # standard deviations, where nobody says how many (docs/serving.md)
+AFFORDABLE = np.inf  # standard deviations of a belief: as many as cost little, chosen when it goes live
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Exploration:
 
     def __post_init__(self) -> None:
         """Refuses an amount that the strategy does not take."""
-        if self.strategy == "belief" and not 0 <= self.amount < np.inf:
+        if self.strategy == "belief" and not self.amount >= 0:
             raise ConfigError(f"a belief is raised by 0 or more standard deviations; got {self.amount}.")
         if self.strategy == "temperature" and not 0 < self.amount < np.inf:
             raise ConfigError(f"a temperature is above 0; got {self.amount}.")
@@ -163,10 +163,10 @@ def _changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
 def parse(name: str) -> Exploration:
     """The strategy of a name: "belief", "belief:2", "trained", "temperature:2", "uniform:0.1", "deterministic"."""
     if name == "belief":
-        return Exploration("belief", RAISED)
+        return Exploration("belief", AFFORDABLE)
     strategy, colon, amount = name.partition(":")
     try:
-        if strategy in get_args(Strategy) and bool(colon) == (strategy in WITH_AMOUNT):
+        if strategy in get_args(Strategy) and bool(colon) == (strategy in WITH_AMOUNT) and amount != "inf":
             return Exploration(cast(Strategy, strategy), float(amount) if colon else 1.0)
     except ConfigError:
         raise

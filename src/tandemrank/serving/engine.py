@@ -12,14 +12,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 
-from tandemrank._base.contexts import Value, text_of
+from tandemrank._base.frames import Value, text_of
 from tandemrank._base.ids import Id
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError, InputError, OutputError, PolicyError
@@ -33,7 +33,7 @@ from tandemrank.serving.live_sessions import LiveSessions, SessionState
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import (
     Event,
-    Feedback,
+    FeedbackAnswer,
     Impression,
     Ranked,
     ShownList,
@@ -63,7 +63,7 @@ class Server:
         outcomes: Outcomes | None = None,
     ) -> None:
         live = policy if isinstance(policy, LivePolicy) else LivePolicy(policy)
-        self.exploration = exploration or Exploration()
+        self._exploration = exploration or Exploration()
         self.recorder = recorder
         self._random = None if seed is None else Random(int(seed))
         self.theta = tuple(float(x) for x in examination_curve(live.K, theta))
@@ -71,7 +71,7 @@ class Server:
         self.outcomes = outcomes
         self.unlogged = 0
         self._lock = threading.Lock()
-        self._traffic = records.single(live)
+        self._traffic = self._exploring(records.single(live))
         self.sessions = LiveSessions()
         if recorder is not None:
             recorder.propensities.know(live)
@@ -82,13 +82,29 @@ class Server:
         """Who answers now."""
         return self._traffic
 
+    @property
+    def exploration(self) -> Exploration:
+        """How lists are drawn now."""
+        return drawing.parse(self._traffic.strategy)
+
+    def _exploring(self, new: Traffic) -> Traffic:
+        """The strategy of new traffic: that of the server, by as many standard deviations as either belief can afford."""
+        how = self._exploration
+        if how == Exploration("belief", drawing.AFFORDABLE):
+            c = min(arm.live.affordable(self.theta) for arm in new.arms)
+            how = Exploration("trained") if c == np.inf else Exploration("belief", c)
+        if how.raised:
+            for arm in new.arms:
+                arm.live.raised(how.raised).warm()
+        return replace(new, strategy=how.name)
+
     def swap(self, new: Traffic) -> None:
         """Others answer from now on; requests under way end with those they began with."""
         for arm in new.arms:
             self.check_fits(arm.live)
             if self.recorder is not None:
                 self.recorder.propensities.know(arm.live)
-        self._traffic = new
+        self._traffic = self._exploring(new)
 
     def check_fits(self, live: LivePolicy) -> None:
         """Refuses a policy that does not answer the same questions: another length of lists, or another kind of ids."""
@@ -166,7 +182,7 @@ class Server:
             query_id=logged_id(features, live.query_kind) if query is None else query,
             items=(),
             policy=now.arms[arm].live.digest,
-            strategy=self.exploration.name,
+            strategy=now.strategy,
             key=key,
             places=K,
             available=None
@@ -195,7 +211,7 @@ class Server:
             unknown=tuple(i for i in found.available or () if not any(i in a.live.item_at for a in now.arms)),
         )
 
-    def feedback(self, impression_id: str, events: Sequence[Event]) -> Feedback:
+    def feedback(self, impression_id: str, events: Sequence[Event]) -> FeedbackAnswer:
         """Records events of an impression; the same event twice counts once."""
         kind, now = self.traffic.first.item_kind, self.clock()
         stored = [
@@ -212,7 +228,7 @@ class Server:
         fates: Counter[str] = Counter()
         if self.outcomes is not None:
             fates.update(self.outcomes.event(one) for one in stored)
-        return Feedback(recorded, **fates)
+        return FeedbackAnswer(recorded, **fates)
 
     def explain(
         self,

@@ -56,7 +56,10 @@ class Vectors:
 
 @checked
 def export(policy: TwoStagePolicy, to: str, folder: str | Path) -> Path:
-    """Writes the policy for another system into a new folder; `to` is one of `FORMATS`."""
+    """Writes the policy for another system into a new folder; `to` is one of `FORMATS`.
+
+    What it knows of contexts is left out: all is as in the average one. `export.json` names their columns.
+    """
     if to not in FORMATS:
         raise ConfigError(f"export: expected one of {', '.join(FORMATS)}; got {to!r}.")
     with replacing(folder, EXPORT) as place:
@@ -64,6 +67,7 @@ def export(policy: TwoStagePolicy, to: str, folder: str | Path) -> Path:
         FORMATS[to](policy, place)
         files = sorted(path.name for path in place.iterdir())
         about = {"export": to, "K2": policy.K2, "K": policy.K, "files": files}
+        about |= {"average_over": list(policy.context_columns)} if policy.context_columns else {}
         (place / "export.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     return Path(folder)
 

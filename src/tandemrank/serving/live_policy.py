@@ -8,6 +8,7 @@ with some, or else as the average query.
 
 import hashlib
 import json
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,18 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 from torch import Tensor
 
 from tandemrank._base.ids import Id
 from tandemrank.beliefs.exploring import exploring
+from tandemrank.beliefs.scorer import Believed
 from tandemrank.errors import InputError, PolicyError
 from tandemrank.gradients import single
 from tandemrank.gradients.single import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
+from tandemrank.policies.memory import base_of
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -36,6 +40,9 @@ Inside = tuple[str | None, ...]  # the values of a context, by the columns that 
 AVERAGE, FEW = 4096, 64
 PART = 4096  # items that a heavy re-ranker is asked about at once
 KEPT = 256 * 2**20  # bytes of scores of recent queries
+RAISED = 4.0, 2.0, 1.0, 0.5, 0.25, 0.1  # standard deviations that may be chosen
+COST = 0.05  # the share of the expected clicks that exploration may take
+ASKED, DRAWN = 100, 4  # queries, and lists of each, that tell what it takes
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
 
 
@@ -159,6 +166,7 @@ class LivePolicy:
     def __init__(self, policy: TwoStagePolicy, *, name: str = "", named: str | None = None) -> None:
         self.digest, self.name = named or digest(policy), name
         self._raised: dict[float, LivePolicy] = {}
+        self._affordable: dict[Sequence[float], float] = {}
         self.K, self.K2 = int(policy.K), int(policy.K2)
         query_ids, item_ids = policy.vocabulary.query_ids, policy.vocabulary.item_ids
         self.items: list[Id] = item_ids.to_list()
@@ -182,10 +190,43 @@ class LivePolicy:
             return self
         with self._lock:
             if c not in self._raised:
-                found = exploring(self._policy, c)
-                is_same = found is self._policy
-                self._raised[c] = self if is_same else LivePolicy(found, name=self.name, named=self.digest)
+                self._raised[c] = self._raised_by(c)
             return self._raised[c]
+
+    def _raised_by(self, c: float) -> "LivePolicy":
+        found = exploring(self._policy, c)
+        return self if found is self._policy else LivePolicy(found, name=self.name, named=self.digest)
+
+    def affordable(self, theta: Sequence[float]) -> float:
+        """By how many standard deviations the belief may be raised: the most that costs little of the clicks it expects itself.
+
+            sum_k theta_k E[R of the item at k] >= (1 - COST) of the same of lists that are drawn as the policy was trained
+
+        A thin log leaves most items unknown, and lists of nothing else would be a bad service. Without a belief nothing is
+        raised, so by any number.
+        """
+        belief = base_of(self._policy.ranker)
+        if not isinstance(belief, Believed):
+            return math.inf
+        if theta not in self._affordable:
+            curve = np.asarray(theta)
+            wanted = (1 - COST) * self._expected(self, belief, curve)
+            costs_little = (c for c in RAISED if self._expected(self._raised_by(c), belief, curve) >= wanted)
+            self._affordable[theta] = next(costs_little, 0.0)
+        return self._affordable[theta]
+
+    def _expected(self, drawn_by: "LivePolicy", belief: Believed, theta: NDArray[np.float64]) -> float:
+        """The clicks that the belief expects of lists that a version of the policy draws, summed over them."""
+        total, every = 0.0, max(1, len(self.query_at) // ASKED)
+        for query, q in list(self.query_at.items())[::every]:
+            found, trained = drawn_by.scores(query), self.scores(query).ranker
+            sharpness = belief.sharpness * float(belief.scale(torch.tensor([q])))
+            for key in range(DRAWN):
+                shown = single.draw(found.first, found.ranker, self.K2, self.K, key, edge=found.edge)
+                shown = shown[shown >= 0]
+                scores = trained[shown] if isinstance(trained, np.ndarray) else trained(shown)
+                total += float(theta[: len(shown)] @ expit(scores.astype(np.float64) / sharpness))
+        return total
 
     def source(self, query_id: Id | None, features: FeatureValues | None) -> Source:
         """Whose answer a query gets."""

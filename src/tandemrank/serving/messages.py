@@ -93,6 +93,23 @@ class SplitRequest(Message):
     )
 
 
+class HistoryRequest(Message):
+    """How far back to look."""
+
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = Field(
+        3600.0, description="Of the last day at most."
+    )
+
+
+class SearchRequest(Message):
+    """What the ids or titles of queries are searched for."""
+
+    words: Annotated[str, StringConstraints(max_length=TEXT)] = Field(
+        "", description="The beginning of an id, or a part of a title; without it the first queries are given."
+    )
+    most: Annotated[int, Field(ge=1, le=100, strict=True)] = Field(20, description="How many queries at most.")
+
+
 @dataclass(frozen=True)
 class HttpCall:
     """One call: who answers it, what it takes and gives, and who may make it. The handler's docstring describes it.

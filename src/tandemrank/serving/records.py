@@ -60,10 +60,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The policies that are live, one or two, the old one first; `salt` decides which units each of two gets."""
+    """The policies that are live, one or two, the old one first; `salt` decides which units each of two gets.
+
+    `strategy`: the name of how both draw their lists.
+    """
 
     arms: tuple[Arm, ...]
     salt: str = ""
+    strategy: str = "trained"
 
     def __post_init__(self) -> None:
         """Shares are above 0 and sum to 1."""
@@ -203,7 +207,7 @@ Fate = Literal["counted", "repeated", "late", "unmatched", "unknown", "other"]
 
 
 @dataclass(frozen=True)
-class Feedback:
+class FeedbackAnswer:
     """Whether events were recorded, and what became of how many of them, as far as this process remembers.
 
     `counted`: clicks that count and had not come before. `unmatched`: on items that the impression did not show. `unknown`: of

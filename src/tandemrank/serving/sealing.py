@@ -112,16 +112,17 @@ def content_of(path: Path) -> _Content:
 
 
 @dataclass
-class _Survey:
+class _Overview:
     """Of all files: clicks that another file has than that of their impression, by impression, and which impressions a file
-    names so; and when the last impression of a file was shown."""
+    names so; when the last impression of a file was shown; and which replicas showed lists of a session."""
 
     clicks: dict[str, list[StoredEvent]] = field(default_factory=dict)
     named: dict[LogFile, set[str]] = field(default_factory=dict)
     last: dict[LogFile, float] = field(default_factory=dict)
+    replicas: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, everywhere: Iterable[LogFile], latest: float) -> "_Survey":
+    def of(cls, everywhere: Iterable[LogFile], latest: float) -> "_Overview":
         """Reads them one after the other. A time beyond the latest is that of a clock that leapt."""
         found = cls()
         for file in everywhere:
@@ -132,7 +133,13 @@ class _Survey:
             found.last[file] = max((i.time for i in content.impressions if i.time <= latest), default=-np.inf)
             for click in away:
                 found.clicks.setdefault(click.impression, []).append(click)
+            for session in {i.session for i in content.impressions if i.session is not None}:
+                found.replicas.setdefault(session, set()).add(file.replica)
         return found
+
+    def torn(self) -> dict[str, set[str]]:
+        """Sessions that several replicas have shown lists of, though each knows its own clicks alone."""
+        return {session: names for session, names in self.replicas.items() if len(names) > 1}
 
 
 class Sealer:
@@ -153,6 +160,7 @@ class Sealer:
         self.clock = clock or steady_clock()
         self.propensities = propensities
         self._sealing = threading.Lock()
+        self._torn: set[str] = set()  # sessions of which it was said
 
     def forget(self, keep: set[str]) -> None:
         """Lets go of policies that are not among these digests and that no journal names."""
@@ -189,7 +197,8 @@ class Sealer:
         # After `ours`: whatever a click in them is of was written before, so it is read here.
         everywhere = [*files(self.folder, JOURNAL), *files(self.folder, EVENTS)]
         now = self.clock()
-        survey = _Survey.of(everywhere, now + self.window)
+        survey = _Overview.of(everywhere, now + self.window)
+        self._tell_of_torn(survey.torn())
         done: dict[LogFile, LogFile] = {}
         sealed: list[Sealed] = []
         waiting: set[str] = set()
@@ -218,6 +227,15 @@ class Sealer:
             raise problem
         return sealed
 
+    def _tell_of_torn(self, torn: Mapping[str, set[str]]) -> None:
+        if new := sorted(torn.keys() - self._torn):
+            self._torn.update(new)
+            names = ", ".join(sorted(torn[new[0]]))
+            journal.shout(
+                f"{len(new)} sessions have lists of several replicas (first: {new[0]!r}, of {names}). "
+                f"Each knows its own clicks alone, so the states may be wrong. Send all of a session to one replica."
+            )
+
     def _set_down(self, found: LogFile, *, damaged: bool) -> LogFile:
         """A sealed journal under another name: a process that dies from here on does not have it sealed once more."""
         if damaged:
@@ -228,7 +246,7 @@ class Sealer:
         found.path.rename(path)
         return found._replace(path=path)
 
-    def _clean(self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], survey: _Survey) -> None:
+    def _clean(self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], survey: _Overview) -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
         is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in everywhere}
         open_ids: set[str] = set()
@@ -240,7 +258,7 @@ class Sealer:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _segment(self, found: LogFile, content: _Content, survey: _Survey) -> Sealed:
+    def _segment(self, found: LogFile, content: _Content, survey: _Overview) -> Sealed:
         good, damaged = self._usable(content.impressions)
         shown = [i for i in good if i.items]
         events = [*content.clicks, *(click for i in shown for click in survey.clicks.get(i.id, ()))]

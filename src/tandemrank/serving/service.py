@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from tandemrank._base.ids import Id
 from tandemrank.errors import PolicyError, TandemRankError
+from tandemrank.logs.titles import Titles
 from tandemrank.policies.two_stage import load
 from tandemrank.serving import journal, propensities, records, verdict
 from tandemrank.serving.drawing import Exploration
@@ -25,7 +28,7 @@ from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import WINDOW, Mode, Traffic
 from tandemrank.serving.sealing import Sealed
-from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
+from tandemrank.serving.verdict import LEVEL, ClickTally, LiveTest, LiveVerdict, Outcomes
 
 LOG = logging.getLogger("tandemrank.serving")
 
@@ -112,6 +115,7 @@ class Settings:
     level: float = LEVEL
     rollback: bool = True
     promote: bool = False
+    titles: Titles = field(default_factory=Titles)
 
     @property
     def folder(self) -> PolicyFolder:
@@ -148,6 +152,27 @@ class LiveTraffic:
     arms: list[LoadedPolicy]
 
 
+@dataclass(frozen=True)
+class FoundQuery:
+    """A query that a search has found."""
+
+    query_id: Id
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyClicks:
+    """What a policy got of settled impressions; `part`: "all" since the server began, or "test"."""
+
+    part: Literal["all", "test"]
+    policy: str
+    folder: str
+    impressions: int
+    clicks: int
+    clicks_per_impression: float
+    clicks_by_rank: list[int]
+
+
 class Service:
     """One process that answers."""
 
@@ -160,6 +185,7 @@ class Service:
         self.folder = settings.folder
         live = self._load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
+        self.names = {live.digest: live.name}  # of all that ever were loaded
         self.previous: LivePolicy | None = None
         self.recorder = None if settings.log is None else self._recorder(settings.log)
         self.outcomes = Outcomes(window=settings.window, settle=settings.settle)
@@ -171,17 +197,14 @@ class Service:
             clock=self.clock,
             outcomes=self.outcomes,
         )
-        self.test: LiveTest | None = None
-        self.last: LiveVerdict | None = None
+        self.test: LiveTest | None = None  # the one that runs, or the last one
         self.changes: list[TrafficChange] = []
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
 
     def _load(self, name: str) -> LivePolicy:
-        """A policy of the folder, warm for the lists that are drawn here."""
-        live = self.folder.load(name)
-        live.raised(self.settings.exploration.raised).warm()
-        return live
+        """A policy of the folder, warm."""
+        return self.folder.load(name)
 
     def _recorder(self, folder: Path) -> Recorder:
         settings = self.settings
@@ -211,6 +234,7 @@ class Service:
             live = self._load(folder)
             self.server.check_fits(live)
             live = self.loaded.setdefault(live.digest, live)
+            self.names[live.digest] = live.name
             return self.described(live)
 
     def described(self, live: LivePolicy) -> LoadedPolicy:
@@ -237,7 +261,7 @@ class Service:
                 raise PolicyError("the policy has all the traffic, or is the old one of the split. Name another.")
             same = len(now.arms) == 2 and now.arms[1].live is new
             made = records.split(now.first, new, share, salt=now.salt if same else secrets.token_hex(8))
-            if self.test is None or not self.test.fits(made.mixture):
+            if self.test is None or not (self.running and self.test.fits(made.mixture)):
                 usual = self.outcomes.usual(now.first.digest)
                 self.test = LiveTest(made.mixture, now.first.K, level=self.settings.level, usual=usual)
             return self._swap(made, f"{share:.0%} to {new.name} ({policy})")
@@ -251,18 +275,12 @@ class Service:
                 raise PolicyError("there is nothing to roll back: one policy answers, and none did before it.")
             self.previous = None
             self.rollbacks[by] += 1
-            return self._give_all(target, f"rolled back to {target.name} ({target.digest}): {why}")
+            return self._swap(records.single(target), f"rolled back to {target.name} ({target.digest}): {why}")
 
     def _promote(self, new: LivePolicy, why: str) -> LiveTraffic:
         old = self.server.traffic.first
         self.previous = old if new is not old else self.previous
-        return self._give_all(new, f"{new.name} ({new.digest}) answers everything: {why}")
-
-    def _give_all(self, live: LivePolicy, words: str) -> LiveTraffic:
-        """One policy answers; the test ends, and its verdict stays for people to read."""
-        if self.test is not None:
-            self.last, self.test = self.test.verdict(), None
-        return self._swap(records.single(live), words)
+        return self._swap(records.single(new), f"{new.name} ({new.digest}) answers everything: {why}")
 
     def _swap(self, new: Traffic, words: str) -> LiveTraffic:
         """Others answer; every other loaded policy is let go, but for the one that a rollback would need."""
@@ -285,7 +303,7 @@ class Service:
     def tick(self) -> None:
         """To be called often: settles outcomes, looks at the test, and rolls back where it says so."""
         heard = self.outcomes.settle(self.clock())
-        if self.test is None or not heard:
+        if self.test is None or not self.running or not heard:
             return
         for shown, ranks in heard:
             self.test.hear(shown, ranks)
@@ -301,7 +319,46 @@ class Service:
 
     def verdict(self) -> LiveVerdict | None:
         """Of the test that runs, or of the last one."""
-        return self.last if self.test is None else self.test.verdict()
+        return None if self.test is None else self.test.verdict()
+
+    @property
+    def running(self) -> bool:
+        """Whether two policies are tested against each other."""
+        return len(self.server.traffic.arms) > 1
+
+    def summary(self) -> list[PolicyClicks]:
+        """What each policy got of settled impressions: since the server began, and in the test alone."""
+        parts: dict[Literal["all", "test"], dict[str, ClickTally]] = {
+            "all": self.outcomes.tallies,
+            "test": {} if self.test is None else self.test.tallies,
+        }
+        return [
+            PolicyClicks(
+                part=part,
+                policy=policy,
+                folder=self.names[policy],
+                impressions=tally.impressions,
+                clicks=tally.clicks,
+                clicks_per_impression=tally.clicks / tally.impressions,
+                clicks_by_rank=list(tally.by_rank),
+            )
+            for part, tallies in parts.items()
+            for policy, tally in tallies.items()
+        ]
+
+    def search(self, words: str, most: int) -> list[FoundQuery]:
+        """Queries whose id begins with these words, the one that is equal first, then those whose title has them in it."""
+        ids = self.server.traffic.first.query_at
+        begins = islice((q for q in ids if str(q).startswith(words)), most)
+        equal = islice((q for q in ids if str(q) == words), 1)
+        by_title = [name for name, _ in self.titles.queries.search(words, most)] if words else []
+        found = dict.fromkeys([*equal, *begins, *by_title])
+        return [FoundQuery(q, self.titles.queries.of(q).title) for q in islice(found, most)]
+
+    @property
+    def titles(self) -> Titles:
+        """What items and queries are called, for people."""
+        return self.settings.titles
 
     def write_segments(self) -> None:
         """Seals, for a thread of its own; what fails is said, counted, and tried again the next time."""

@@ -19,6 +19,7 @@ from tandemrank.serving.records import WINDOW, Fate, Mixture, ShownList, StoredE
 
 REMEMBERED = 100_000  # impressions
 SETTLE = 60.0  # seconds
+STEP, STEPS, GIVEN = 10.0, 8640, 240  # seconds of a step of time, steps that are kept, and about how many are given out
 KNOWN = 100  # impressions from which the clicks per impression of a policy are taken as usual
 
 
@@ -33,12 +34,63 @@ class ClickTally:
 
     def add(self, ranks: tuple[int, ...], K: int) -> None:
         """One more impression."""
-        self.by_rank += [0] * (K - len(self.by_rank))
-        self.impressions += 1
-        self.clicks += len(ranks)
-        self.squares += len(ranks) ** 2
+        one = [0] * K
         for rank in ranks:
-            self.by_rank[rank] += 1
+            one[rank] = 1
+        self.plus(ClickTally(1, len(ranks), len(ranks) ** 2, one))
+
+    def plus(self, other: "ClickTally") -> None:
+        """What another tally has, as well."""
+        self.impressions += other.impressions
+        self.clicks += other.clicks
+        self.squares += other.squares
+        self.by_rank += [0] * (len(other.by_rank) - len(self.by_rank))
+        for rank, clicks in enumerate(other.by_rank):
+            self.by_rank[rank] += clicks
+
+
+@dataclass
+class TimeStep:
+    """What went out in a step of time, and what became of it, by policy; `time` is where it begins."""
+
+    time: float
+    lists: int = 0
+    tallies: dict[str, ClickTally] = field(default_factory=dict)
+
+    def plus(self, other: "TimeStep") -> None:
+        """What another step has, as well."""
+        self.lists += other.lists
+        for policy, tally in other.tallies.items():
+            self.tallies.setdefault(policy, ClickTally()).plus(tally)
+
+
+class Timeline:
+    """The last day, in steps; one in which nothing went out is not there."""
+
+    def __init__(self) -> None:
+        self._steps: OrderedDict[int, TimeStep] = OrderedDict()
+
+    def shown(self, time: float) -> None:
+        """A list went out."""
+        number = int(time // STEP)
+        self._steps.setdefault(number, TimeStep(number * STEP)).lists += 1
+        if len(self._steps) > STEPS:
+            self._steps.popitem(last=False)
+
+    def settled(self, shown: ShownList, ranks: tuple[int, ...]) -> None:
+        """The clicks of a list are final."""
+        if (found := self._steps.get(int(shown.impression.time // STEP))) is not None:
+            found.tallies.setdefault(shown.impression.policy, ClickTally()).add(ranks, shown.impression.places)
+
+    def since(self, begin: float, now: float) -> tuple[float, list[TimeStep]]:
+        """The seconds of a step, and steps from a time on: about `GIVEN` at most, as wide as that takes."""
+        width = STEP * max(1, math.ceil((now - begin) / (STEP * GIVEN)))
+        found: dict[float, TimeStep] = {}
+        for step in self._steps.values():
+            if step.time >= begin:
+                at = step.time // width * width
+                found.setdefault(at, TimeStep(at)).plus(step)
+        return width, list(found.values())
 
 
 Outcome = tuple[ShownList, tuple[int, ...]]  # a settled answer, and the ranks (from 0) that were clicked by then
@@ -65,6 +117,7 @@ class Outcomes:
         self.window, self.settle_after, self.most = window, min(settle, window), most
         self.lists: Counter[str] = Counter()
         self.tallies: dict[str, ClickTally] = {}
+        self.timeline = Timeline()
         self.fates: dict[str, int] = dict.fromkeys(get_args(Fate), 0)
         # By name, in the order of time: those that are settled are older than those that are not.
         self._settled: OrderedDict[str, _Pending] = OrderedDict()
@@ -77,6 +130,7 @@ class Outcomes:
         with self._lock:
             self._open[shown.impression.id] = _Pending(shown)
             self.lists[shown.impression.policy] += 1
+            self.timeline.shown(shown.impression.time)
             if len(self._open) + len(self._settled) > self.most:
                 if not self._settled:
                     self._settle_oldest()
@@ -109,6 +163,11 @@ class Outcomes:
         found = self.tallies.get(digest)
         return 0.0 if found is None or found.impressions < KNOWN else found.clicks / found.impressions
 
+    def history(self, seconds: float, now: float) -> tuple[float, list[TimeStep]]:
+        """The seconds of a step, and the steps of the last so many seconds."""
+        with self._lock:
+            return self.timeline.since(now - seconds, now)
+
     def settle(self, now: float) -> list[Outcome]:
         """Settles what is old enough, and forgets what can get no more clicks; all that was settled since the last time."""
         with self._lock:
@@ -125,6 +184,7 @@ class Outcomes:
         shown = found.shown
         ranks = tuple(rank for rank, item in enumerate(shown.impression.items) if item in found.clicked)
         self.tallies.setdefault(shown.impression.policy, ClickTally()).add(ranks, shown.impression.places)
+        self.timeline.settled(shown, ranks)
         self._heard.append((shown, ranks))
 
 
@@ -183,6 +243,7 @@ class LiveTest:
         self.level = level
         self.seen = TwoArms(K, centre=min(usual, float(K)), against=stakes_against_a_loss(K, usual, share))
         self.history: list[VerdictPoint] = []
+        self.tallies: dict[str, ClickTally] = {}  # of what counts, by policy
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}  # clicks of new and old, by the share of the new
         self._units: set[int] = set()
         self._next = 10
@@ -198,6 +259,7 @@ class LiveTest:
         if self.fits(mixture) and self._counts(shown.unit):
             fresh = self._fresh.setdefault(mixture[1][1], ([], []))
             fresh[0 if shown.arm == 1 else 1].append(len(ranks))
+            self.tallies.setdefault(shown.impression.policy, ClickTally()).add(ranks, shown.impression.places)
 
     def _counts(self, unit: str | None) -> bool:
         if unit is None:

@@ -2,18 +2,16 @@
 
 - `reading`: a log of sessions: its steps in order, and the state before each
 - `estimators`: what a policy is worth over sessions: arrays in, an estimate out
-- `baselines`: what the log says of steps without a click, and of what comes after them
-- `asking`: how a policy is asked, by the state or by the query
 - `valuation`: `estimate`: value, interval, bound, and down to which step the log supports a policy
 - `foresight`: what clicks lead to, from the end of a session to its start
 - `learning`: `learn`: both stages, for what a click leads to
-- `world`: a world with boredom, influence and leaving; `simulation`: logs of it, and the truth; `environment`: for gymnasium
+- `simulation`: a world with boredom, influence and leaving, logs of it, and the truth; `environment`: the same for gymnasium
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 # The verbs of the room, as `tr.sessions.estimate`: imported, as its modules are, at their first use.
 _HOME = {"estimate": "valuation", "learn": "learning", "read": "reading"}

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base import random
 from tandemrank.errors import InputError
-from tandemrank.sessions.simulation import clicked
-from tandemrank.sessions.world import SessionWorld, SessionWorldConfig
+from tandemrank.sessions.simulation import SessionWorld, SessionWorldConfig, clicked
 
 
 class SessionEnvironment(gymnasium.Env[np.int64, NDArray[np.int64]]):

@@ -35,11 +35,11 @@ from tandemrank.sessions.foresight import Means, Transitions, backward, best_lis
 from tandemrank.sessions.reading import SessionLog, State, read
 from tandemrank.sessions.valuation import HORIZON, SessionValue, check_horizon, estimate
 from tandemrank.training import learning
-from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.data import TrainingData
 from tandemrank.training.learning import Built
 from tandemrank.training.loop import Trained
+from tandemrank.training.methods import MethodChoice
 from tandemrank.training.parts import Parts
 from tandemrank.training.schedules import Method
 from tandemrank.training.weights import BeliefWeights
@@ -114,7 +114,8 @@ def learn(
         config = config.model_copy(update={"propensity": "frequency"})  # the beliefs need none; valuing has the policy
     if unknown := how.keys() - inspect.signature(learning.learn).parameters:
         raise ConfigError(f"unknown keyword {min(unknown)!r}; expected those of `tr.learn`.")
-    plan = learning.planned("", config, **how)
+    methods = learning.asked(how.pop("method", None), how.pop("methods", None))
+    plan = learning.planned("", config, methods, **how)
     if plan.start.has_stages or plan.engine != "local" or plan.reward is not None:
         raise ConfigError(
             "sessions are learned here, from clicks and features: leave other starts, engines and rewards out."

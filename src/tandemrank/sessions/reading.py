@@ -101,7 +101,7 @@ def read(source: Source, state: State | None = None, *, K: int | None = None) ->
             continue
         if "session_id" not in piece.frame.columns:
             raise LogError(f"{piece.name}: expected a column session_id; got {', '.join(piece.frame.columns[:20])}.")
-        found, good = examine(piece.frame, names, K)
+        found, good = examine(piece.frame, names, K, piece.layout)
         if good is None:
             raise LogError(describe(piece, found[0]))
         first = np.flatnonzero(np.diff(impressions_of(piece.frame), prepend=-1))

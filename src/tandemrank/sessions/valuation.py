@@ -7,32 +7,34 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
-from tandemrank._base.ids import positions_of
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank._base.random import derive
 from tandemrank._base.results import Result, within
-from tandemrank.errors import ConfigError
+from tandemrank._base.sparse import sums_by
+from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.logs.feedback import Feedback, exposure, fingerprint
 from tandemrank.logs.sessions import SOME_CLICKS
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.bounds import Terms
 from tandemrank.offpolicy.estimators import Exposure, by_query, safe_ratio
 from tandemrank.offpolicy.evidence import ReadLog, curve_of, gather
-from tandemrank.offpolicy.exposure import exposure_on
+from tandemrank.offpolicy.exposure import Races, exposure_on
 from tandemrank.offpolicy.logger import LISTS
 from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.uncertainty import normal_interval
 from tandemrank.offpolicy.verdicts import CARE_MISSING, CARE_SAMPLE, REFUSE_MISSING, REFUSE_SAMPLE, SEEN, Verdict, worst
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.sessions import baselines, estimators
-from tandemrank.sessions.asking import Asked, asked
+from tandemrank.sessions import estimators
 from tandemrank.sessions.estimators import Baseline, SessionTable, past_weights
 from tandemrank.sessions.reading import SessionLog, State, read
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 SessionEstimator = Literal["doubly_robust", "ips", "self_normalised"]
 HORIZON = 10  # steps, or the longest session if that is shorter
 MOST_STEPS = 1000
@@ -163,6 +165,77 @@ def _ranks(question: Question) -> int | None:
     return None if isinstance(question.examination, str) else len(np.asarray(question.examination))
 
 
+# --- how a policy is asked: by the state, if its queries are states, else by the query, the same at every step -------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A log as one policy is asked about it.
+
+    `by`: state or query_id. `policy` has an answer for all of them. `log`: the pairs that were shown, whose queries are what it
+    is asked; `query` and `row`: where the situations, and the rows of their log, are in it. `unknown`: the share of the steps
+    that it answers as the average query.  Shapes: query [situations]; row [P].
+    """
+
+    by: str
+    policy: TwoStagePolicy
+    log: Feedback
+    query: Whole
+    row: Whole
+    unknown: float
+
+
+def asked(policy: TwoStagePolicy, log: SessionLog, rows: Feedback) -> Asked:
+    """The pairs of a log of situations (`rows`), as a policy is asked about them; one that it does not know is the average."""
+    by = asked_by(policy, log.situations)
+    ids = log.situations[by]
+    used = rows.impressions > 0
+    new = used & ~_known(policy, ids)
+    if new.any():
+        if plain_ids(ids).dtype != plain_ids(policy.vocabulary.query_ids).dtype:
+            raise PolicyError(
+                f"expected a policy of the states or the queries of the log, such as {log.situations['state'][0]!r} or "
+                f"{log.situations['query_id'][0]!r}; its queries are such as {policy.vocabulary.query_ids[0]!r}."
+            )
+        try:
+            policy = policy.with_queries(plain_ids(ids.filter(new)).unique(maintain_order=True))
+        except PolicyError as error:
+            raise PolicyError(
+                f"expected a policy that knows every {by} of the log; it does not know {ids.filter(new)[0]!r}, and {error}"
+            ) from error
+    distinct = ids.unique().sort()
+    code = positions_of(distinct, ids, "query")
+    pair, row = np.unique(code[rows.query] * np.int64(rows.D) + rows.item, return_inverse=True)
+    found = replace(
+        rows,
+        vocabulary=Vocabulary(distinct, rows.vocabulary.item_ids),
+        query=(pair // rows.D).astype(np.int32),
+        item=(pair % rows.D).astype(np.int32),
+        rank=np.zeros(len(pair), np.int16),
+        shown=sums_by(row, rows.shown, len(pair)),
+        clicks=sums_by(row, rows.clicks, len(pair)),
+        logged=None,
+        impressions=sums_by(code, rows.impressions, len(distinct)),
+        exact={},
+        others=None,
+    )
+    share = float(rows.impressions[new].sum() / max(rows.N, 1.0))
+    return Asked(by=by, policy=policy, log=found, query=code, row=row, unknown=share)
+
+
+def asked_by(policy: TwoStagePolicy, situations: pl.DataFrame) -> str:
+    """Whether the queries of a policy are the states of a log, or its queries: what it knows more of."""
+    by_state, by_query = (float(_known(policy, situations[by]).mean()) for by in ("state", "query_id"))
+    return "state" if by_state >= by_query and by_state > 0 else "query_id"
+
+
+def _known(policy: TwoStagePolicy, ids: pl.Series) -> NDArray[np.bool_]:
+    known = policy.vocabulary.query_ids
+    if plain_ids(known).dtype != plain_ids(ids).dtype:
+        return np.zeros(len(ids), np.bool_)
+    return positions_of(known, ids, "query", missing="mark") >= 0
+
+
 # --- what the log says of a policy ------------------------------------------------------------------------------------
 
 
@@ -208,9 +281,8 @@ def gathered(policy: TwoStagePolicy, log: SessionLog, question: Question) -> Ses
         about.policy,
         about.log,
         theta,
+        Races(question.samples, derive(question.seed, "exposure")),
         question.reward,
-        samples=question.samples,
-        seed=derive(question.seed, "exposure"),
     )
     return SessionEvidence(
         log=log,
@@ -242,7 +314,7 @@ def _valued(
     table = found.log.table(T, found.rows, shown=uses_reward)
     states = found.log.situations["state"]
     state_of = positions_of(states.unique().sort(), states, "state")
-    none, model = baselines.fitted(table, state_of, found.rho_cr, found.rho_0, discount=discount)
+    none, model = estimators.fitted(table, state_of, found.rho_cr, found.rho_0, discount=discount)
     if uses_reward:
         model = _with_reward(model, found, question)
     plain = estimators.ips(found.rho_cr, found.rho_0, table, none, discount=discount)

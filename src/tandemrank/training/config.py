@@ -1,4 +1,4 @@
-"""The switches of training and of the way from a log to it; docs/experiment.md has a row with the reasons for each."""
+"""The switches of training and of the way to it; docs/explanation/experiment.md has reasons."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandemrank.clicks import models
-from tandemrank.clicks.cells import CellCurve
+from tandemrank.clicks.models import CellCurve
 from tandemrank.logs.impressions import By
 from tandemrank.training.schedules import ScheduleName
 

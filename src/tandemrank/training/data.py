@@ -18,7 +18,7 @@ from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.sharing import fit_on_ray
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
-from tandemrank.clicks.cells import CellCurve
+from tandemrank.clicks.models import CellCurve
 from tandemrank.errors import LogError
 from tandemrank.logs.description import ENOUGH_CLICKS
 from tandemrank.logs.feedback import Feedback, by_rank
@@ -45,27 +45,39 @@ class TrainingData:
     beliefs: Beliefs | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Besides:
+    """What beliefs know besides the sums of a log.
+
+    `vectors`: their prior, by default those of the logging policy; `features` of queries and items; `model`: the user's own f;
+    `times`: the parts of the log, oldest first, where it has an order; `contexts`: the same by queries in their context.
+    """
+
+    vectors: Vectors | None = None
+    features: Features | None = None
+    model: nn.Module | None = None
+    times: Sequence[Feedback] = ()
+    contexts: ContextLog | None = None
+
+
+NOTHING = Besides()
+
+
 def prepare(
     train_log: Feedback,
     config: LearningConfig,
+    besides: Besides = NOTHING,
     *,
     needs_beliefs: bool,
     logging_policy: TwoStagePolicy | None = None,
     lists: Callable[[], Lists] | None = None,
-    vectors: Vectors | None = None,
-    features: Features | None = None,
-    model: nn.Module | None = None,
-    times: Sequence[Feedback] = (),
-    contexts: ContextLog | None = None,
     seed: int = 0,
     engine: Engine = "local",
 ) -> TrainingData:
     """The weights of the documents by `train_log`.
 
-    `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
-    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `model` the
-    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order; `contexts` has them by queries in
-    their context. The engine ray fits the beliefs by all nodes of a cluster.
+    `lists` reads the lists of the log; it is called only for propensities that are fitted to them. The engine ray fits the
+    beliefs by all nodes of a cluster.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -86,18 +98,18 @@ def prepare(
     if config.objective == "ips" and not needs_beliefs:
         return TrainingData(click_weights(used.rho_0, clicks), impressions, theta, used, config)
     drew = vectors_of(used.logger, train_log.vocabulary)
-    counts = Counts.of([part.less(config.offset) for part in times or [train_log]], config.theta)
+    counts = Counts.of([part.less(config.offset) for part in besides.times or [train_log]], config.theta)
     fitted = partial(
         fit_on_ray if engine == "ray" else fit,
-        features=features,
-        production=vectors or drew,
-        model=model or config.model,
+        features=besides.features,
+        production=besides.vectors or drew,
+        model=besides.model or config.model,
         seed=seed,
     )
     beliefs = fitted(counts)
-    if contexts is not None:
+    if besides.contexts is not None:
         again = partial(fitted, chosen=beliefs.chosen)
-        beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
+        beliefs = in_contexts(beliefs, besides.contexts, config.theta, again, seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
     weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs, K2)
     return TrainingData(

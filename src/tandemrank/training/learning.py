@@ -6,7 +6,7 @@ The log's impressions are split: one part trains, and one, which nothing before 
 training clicks every policy looks better than it is. Production,
 which drew the log, needs no estimate: its value is the clicks per impression that the last part shows.
 The re-ranker is what the log is believed to say (`beliefs`), the generator the product nearest to it. By default the generator
-is trained for its re-ranker where the beliefs expect that to pay (`choosing`).
+is trained for its re-ranker where the beliefs expect that to pay (`methods.choose`).
 """
 
 import copy
@@ -15,31 +15,24 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from torch import nn
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.config import resolve, switch_values
-from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
-from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.contexts import ContextLog
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.model_fit import KINDS, learners
-from tandemrank.beliefs.scorer import generator_of, ranker_of
-from tandemrank.beliefs.worth import by_worth
-from tandemrank.clicks.cells import CellCurve
-from tandemrank.clicks.examination import Behaviour, ExaminationCurve, behaviour
-from tandemrank.clicks.models import check_examination
+from tandemrank.clicks.examination import Behaviour, ExaminationCurve, as_read, behaviour
+from tandemrank.clicks.models import CellCurve, check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.contexts import check_columns
 from tandemrank.logs.counting import WHOLE
-from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import fingerprint
-from tandemrank.logs.pairs import pairs_of
+from tandemrank.logs.pairs import TESTED, pairs_of
 from tandemrank.logs.reading import LogParts
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge
@@ -54,21 +47,17 @@ from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
 from tandemrank.training.checkpoint import Progress
-from tandemrank.training.choosing import AUTO, TRIED, MethodChoice, choose
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
-from tandemrank.training.data import TrainingData, before_training, prepare
-from tandemrank.training.driver import Methods, check_methods
+from tandemrank.training.data import Besides, TrainingData, before_training, prepare
 from tandemrank.training.loop import Trained
 from tandemrank.training.loop import train as train_here
-from tandemrank.training.parts import Parts, facts_of, read_parts
+from tandemrank.training.methods import AUTO, TRIED, MethodChoice, Methods, check_methods, choose, of_trials
+from tandemrank.training.parts import Parts, facts_of, read_parts, read_rewards
 from tandemrank.training.ray_train import check_ready, train_on_ray
 from tandemrank.training.results import Learned, differences_of
-from tandemrank.training.rewards import read_rewards
 from tandemrank.training.schedules import UNTRAINED, Method
-from tandemrank.training.start import Start, initial_policy
+from tandemrank.training.start import Start, believed_policy, initial_policy
 from tandemrank.training.weights import BeliefWeights
-
-GENERATOR_RANK = 32  # dimensions of the generator's product
 
 
 def _nothing(*_: object) -> None:
@@ -171,11 +160,10 @@ def learn(
     plan = planned(
         log,
         _with_context(config or LearningConfig(), context),
+        asked(method, methods),
         generator=generator,
         ranker=ranker,
         model=model,
-        method=method,
-        methods=methods,
         start=start,
         logging_policy=logging_policy,
         seed=seed,
@@ -199,11 +187,10 @@ def learn(
 
 def planned(
     log: Source,
-    config: LearningConfig | None = None,
+    config: LearningConfig,
+    methods: list[str],
     *,
     model: str | nn.Module | None = None,
-    method: str | None = None,
-    methods: Sequence[str] | None = None,
     start: Start | None = None,
     checkpoints: str | Path | None = None,
     engine: Engine = "local",
@@ -211,9 +198,9 @@ def planned(
     **rest: Any,
 ) -> LearningPlan:
     """The arguments of `learn`, checked, as a plan; the `rest` are fields of it."""
-    config, module = _with_model(config or LearningConfig(), model)
+    config, module = _with_model(config, model)
     plan = LearningPlan(
-        log=log,
+        log=as_read(log, config.examination),
         config=config,
         start=(start or Start()).with_tables(),
         model=module,
@@ -222,10 +209,10 @@ def planned(
         listener=listener or Listener(),
         **rest,
     )
-    return _plan(plan, _asked(method, methods))
+    return _plan(plan, methods)
 
 
-def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
+def asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
     """The methods by name: one, several, or auto."""
     if method is not None and methods is not None:
         raise ConfigError("expected method or methods; got both. Leave one out.")
@@ -274,13 +261,13 @@ def _with_model(config: LearningConfig, model: str | nn.Module | None) -> tuple[
     return config.model_copy(update={"model": name}), module
 
 
-def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
+def _plan(plan: LearningPlan, wanted: list[str]) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
     if plan.reward is not None:
         if plan.config.context:
             raise ConfigError("a reward is learned without a context: leave out one of them.")
         if (
-            not set(asked) <= {AUTO, UNTRAINED}
+            not set(wanted) <= {AUTO, UNTRAINED}
             or plan.config.safe
             or plan.ranker is not None
             or plan.generator is not None
@@ -289,11 +276,11 @@ def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
                 "a reward is learned by the beliefs alone: leave out the method, models of your own and --safe (ask `decide "
                 "--reward`, which knows bounds)."
             )
-        asked = [UNTRAINED]
-    chooses = AUTO in asked
-    if chooses and len(set(asked)) > 1:
+        wanted = [UNTRAINED]
+    chooses = AUTO in wanted
+    if chooses and len(set(wanted)) > 1:
         raise ConfigError("the method auto tries the others itself: give it alone.")
-    plan = replace(plan, methods=TRIED if chooses else tuple(check_methods(asked)), chooses=chooses)
+    plan = replace(plan, methods=TRIED if chooses else tuple(check_methods(wanted)), chooses=chooses)
     refuse_without_effect(plan)
     if plan.engine == "ray" and plan.trains:
         check_ready(checkpoints=plan.checkpoints)
@@ -430,17 +417,20 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
             f"the beliefs start from a policy with vectors of all queries and items; got one of the kind "
             f"{plan.start.policy.ranker.kind}. Train it instead (--method joint)."
         )
-    data = prepare(
-        parts.train,
-        plan.config,
-        needs_beliefs=plan.believes,
-        logging_policy=plan.logging_policy,
-        lists=lambda: lists_of([parts.first]),
+    besides = Besides(
         vectors=vectors,
         features=plan.start.features(parts.vocabulary),
         model=plan.model,
         times=parts.train_times,
         contexts=None if found is None else ContextLog.of(found.train_times, found.contexts),
+    )
+    data = prepare(
+        parts.train,
+        plan.config,
+        besides,
+        needs_beliefs=plan.believes,
+        logging_policy=plan.logging_policy,
+        lists=lambda: lists_of([parts.first]),
         seed=derive(plan.seed, "rho_0") % 2**32,
         engine=plan.engine,
     )
@@ -481,32 +471,15 @@ def _with_own(plan: LearningPlan, policy: TwoStagePolicy) -> TwoStagePolicy:
     return replace(policy, **own) if own else policy  # type: ignore[arg-type]
 
 
-def believed_policy(
-    beliefs: Beliefs,
-    vocabulary: Vocabulary,
-    *,
-    K2: int,
-    K: int,
-    product: bool = False,
-    worth: NDArray[np.float64] | None = None,
-) -> TwoStagePolicy:
-    """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough, unless
-    a `product` is asked for. `worth`: of a click on each item, where values are learned.  Shapes: worth [D]."""
-    ranker = ranker_of(beliefs)
-    ranker = ranker if worth is None else by_worth(ranker, worth)
-    if len(vocabulary.item_ids) <= K2 and not product:
-        return TwoStagePolicy(ranker, ranker, K2, K, vocabulary)
-    return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)
-
-
 def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], MethodChoice | None]:
     """Every method; where the beliefs choose, the one of which they expect most."""
+    switches = plan.config.training
     driver = Methods(
         built.start,
         built.beliefs,
         data.weights,
         data.theta,
-        plan.config.training,
+        of_trials(switches, len(data.weights.queries)) if plan.chooses else switches,
         seed=plan.seed,
         checkpoints=plan.checkpoints,
         resume=plan.resume,
@@ -548,12 +521,14 @@ def value(
         method: by_frequency(each.estimate, found.production.estimate, found.times)
         for method, each in found.values.items()
     }
+    valued, used = next(iter(found.values.values())), data.propensities
+    kind = valued.propensity or used.kind
     return Learned(
         config=plan.config,
         start=plan.start,
         log=facts_of(parts),
-        propensity=data.propensities.kind,
-        propensity_reason=data.propensities.reason,
+        propensity=kind,
+        propensity_reason=used.reason if kind == used.kind else valued.propensity_reason,
         trained=named,
         values=found.values,
         production=found.production,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tandemrank._base.random import GOLDEN, mix, uniforms
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import race, reinforce, sparse_alone, sparse_race
+from tandemrank.gradients import plackett_luce, race, sparse_alone, sparse_race
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -78,7 +78,7 @@ class Objective:
             s_c, s_r, K2 = scores["generator"], scores["ranker"], self.K2
         else:
             s_c, s_r, K2 = scores[view].detach(), scores[view], w.shape[1]
-        estimator = race.utility if self.gradient == "race" else reinforce.utility
+        estimator = race.utility if self.gradient == "race" else plackett_luce.reinforce
         return estimator(s_c, s_r, w, alpha, K2, samples=self.samples, generator=keys)
 
     def _sparse(

@@ -1,4 +1,5 @@
-"""An own log in its two parts: one trains, and one, which training has not seen, values what came out."""
+"""An own log in its two parts: one trains, and one, which training has not seen, values what came out. Where a reward is
+learned in place of clicks, what a click on each item is worth by the first, and the second in detail."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank.beliefs.worth import item_worth
 from tandemrank.errors import DataError, LogError
 from tandemrank.logs import reading
 from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.counting import WHOLE, Split
+from tandemrank.logs.details import Details, read_details
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.reading import LogParts
@@ -21,10 +24,19 @@ from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
-from tandemrank.training.rewards import Rewards
 from tandemrank.training.start import Start
 
+Floats = NDArray[np.float64]
 TIMES = 8  # parts of what trains, oldest first, in a log that has times
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """What a click on each item is worth, and the part of the log that values.  Shapes: worth [D]."""
+
+    name: str
+    worth: Floats
+    evaluation: Details
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ def times_of(parts: Sequence[Feedback]) -> NDArray[np.float64]:
 class LogFacts:
     """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item.
 
-    `by_time`: the impressions that value are the last ones.
+    `by_time`: the impressions that value are the last ones. `period`: its first and last time in Unix seconds, if known.
     """
 
     impressions: float
@@ -113,6 +125,7 @@ class LogFacts:
     train: float
     evaluation: float
     by_time: bool = False
+    period: tuple[float, float] | None = None
 
 
 def facts_of(parts: Parts) -> LogFacts:
@@ -129,6 +142,7 @@ def facts_of(parts: Parts) -> LogFacts:
         train=parts.train.N,
         evaluation=parts.evaluation.N,
         by_time=parts.by_time,
+        period=parts.split.period,
     )
 
 
@@ -220,3 +234,22 @@ def _with_table(ids: pl.Series, table: object, id_column: str) -> pl.Series:
             f"{more[0]!r}). Check that both come from the same data."
         )
     return pl.concat([own.rename(id_column), more]).unique().sort()
+
+
+def read_rewards(
+    log: Source, name: str, split: Split, vocabulary: Vocabulary, numbers: NDArray[np.floating]
+) -> Rewards:
+    """Of the same parts of a log as its clicks. `numbers`: of the items' features.  Shapes: numbers [D, J]."""
+
+    def trains(impressions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = split.part(impressions) < split.train
+        return found
+
+    train = read_details(log, reward=name, vocabulary=vocabulary, chosen=trains)
+    rest = read_details(log, reward=name, vocabulary=vocabulary, chosen=lambda n: ~trains(n))
+    rows, v = train.rows, train.reward
+    assert v is not None
+    gained, clicks, squares = (
+        np.bincount(rows.item, x * rows.clicks, rows.D).astype(np.float64) for x in (v, np.ones_like(v), v * v)
+    )
+    return Rewards(name, item_worth(gained, clicks, squares, numbers), rest)

@@ -9,13 +9,12 @@ from tandemrank.beliefs.belief import Beliefs
 from tandemrank.clicks.examination import Behaviour
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
-from tandemrank.offpolicy.logger import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.loop import Trained
+from tandemrank.training.methods import MethodChoice
 from tandemrank.training.parts import LogFacts
 from tandemrank.training.schedules import Method, are_same
 from tandemrank.training.start import Start
@@ -51,12 +50,12 @@ class Learned(Result):
     `config` is complete, with what the log decided; `propensity` says which kind was used.
     """
 
-    drawn_by = "training"
+    drawn_by, has_lists = "training", True
 
     config: LearningConfig
     start: Start
     log: LogFacts
-    propensity: Kind
+    propensity: str
     propensity_reason: str
     trained: dict[Method, Trained]
     values: dict[Method, Value]

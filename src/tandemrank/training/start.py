@@ -1,4 +1,5 @@
-"""What `learn` may start from besides the clicks: a policy, embeddings, features of queries and items."""
+"""What `learn` may start from besides the clicks, a policy, embeddings, features of queries and items; and both stages before
+training."""
 
 from dataclasses import dataclass, replace
 
@@ -7,15 +8,20 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary
+from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.scorer import generator_of, ranker_of
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
+from tandemrank.beliefs.worth import by_worth
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.policies import features
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import LARGEST as WEIGHT
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+
+GENERATOR_RANK = 32  # dimensions of the generator's product
 
 
 def from_embeddings(
@@ -143,3 +149,21 @@ def initial_policy(start: Start, vocabulary: Vocabulary, *, K2: int, K: int) -> 
         raise ConfigError("expected a policy or embeddings to start from; got neither.")
     scorer = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
     return TwoStagePolicy(scorer, scorer, K2, K, vocabulary)
+
+
+def believed_policy(
+    beliefs: Beliefs,
+    vocabulary: Vocabulary,
+    *,
+    K2: int,
+    K: int,
+    product: bool = False,
+    worth: NDArray[np.float64] | None = None,
+) -> TwoStagePolicy:
+    """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough, unless
+    a `product` is asked for. `worth`: of a click on each item, where values are learned.  Shapes: worth [D]."""
+    ranker = ranker_of(beliefs)
+    ranker = ranker if worth is None else by_worth(ranker, worth)
+    if len(vocabulary.item_ids) <= K2 and not product:
+        return TwoStagePolicy(ranker, ranker, K2, K, vocabulary)
+    return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)

@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from tandemrank._base.cluster import Engine
 from tandemrank._base.random import derive
 from tandemrank.beliefs.scorer import REMEMBERED
-from tandemrank.clicks.cells import CellCurve
+from tandemrank.clicks.models import CellCurve
+from tandemrank.logs.feedback import by_rank
+from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
-from tandemrank.offpolicy.exposure import MostLikely
+from tandemrank.offpolicy.exposure import MostLikely, Races, exposure_on
 from tandemrank.offpolicy.logger import FittedLogger, lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import in_detail
+from tandemrank.offpolicy.strangers import answering
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
-from tandemrank.offpolicy.verdicts import Verdict, is_outside
+from tandemrank.offpolicy.verdicts import REFUSE_MISSING, Verdict, is_outside
 from tandemrank.policies.memory import memory_from, remembering
 from tandemrank.policies.own import OwnModel
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -125,7 +128,11 @@ class Valuer:
         known = trained | (self._staying(trained) if used.only_shown else {})
         found = self._valued(known)
         # Frequencies know nothing of what a short part of the log did not show, whatever the logger would have.
-        far = {method for method, one in found.values.items() if used.kind != "frequency" and far_from_log(one)}
+        far = {
+            method
+            for method, one in found.values.items()
+            if used.kind != "frequency" and far_from_log(one) and self._is_new(known[method].policy, one)
+        }
         if kept := self._staying({method: known[method] for method in far}):
             anew = self._valued(kept)
             found = replace(
@@ -135,6 +142,21 @@ class Valuer:
                 most_likely=found.most_likely | anew.most_likely,
             )
         return self._gated(found)
+
+    def _is_new(self, policy: TwoStagePolicy, value: Value) -> bool:
+        """Whether too much of what a policy shows was shown by no part of the log, where a value counts what was shown."""
+        if value.estimator != "completed":
+            return True
+        inside = self._in_context
+        whole = merge(self.parts.all() if inside is None else [*inside.train_times, inside.evaluation])
+        shown = exposure_on(
+            answering(policy, whole).side,
+            whole,
+            by_rank(whole, self.config.theta),
+            Races(1, derive(self.seed, "shown") % 2**32),
+        )
+        n = value.estimate.denominator
+        return float(n @ shown.supported) < (1 - REFUSE_MISSING) * float(n @ shown.total)
 
     def _valued(self, trained: dict[Method, Trained]) -> Valued:
         """The values of drawn lists, of the most likely lists, and of production."""
@@ -193,7 +215,7 @@ class Valuer:
     def _estimates(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
         """The value of every policy on the part for it, and production's."""
         self.tell(WORDS)
-        used, times, inside = self.data.propensities, self.parts.times, self._in_context
+        used, times, inside, asks = self.data.propensities, self.parts.times, self._in_context, self.config.propensity
         log, others = self.parts.evaluation, self.parts.train
         if inside is not None:
             log, others = inside.evaluation, inside.train
@@ -203,7 +225,8 @@ class Valuer:
         given = self.config.examination
         question = Question(
             examination=given if isinstance(given, CellCurve) else self.config.theta,
-            propensity=used.kind,
+            propensity=asks if used.kind == "fitted" else used.kind,
+            reward=self.data.beliefs if used.kind == "fitted" and asks == "auto" and inside is None else None,
             logging_policy=logger,
             other_log=others,
             seed=derive(self.seed, "value") % 2**32,

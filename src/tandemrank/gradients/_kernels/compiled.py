@@ -5,11 +5,12 @@ kernels are kept in a folder that is named by the digest of all their sources: w
 """
 
 import hashlib
+import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,16 +60,31 @@ def sources_digest() -> str:
 
 @cache
 def cache_folder() -> Path | None:
-    """Where compiled kernels are kept: $NUMBA_CACHE_DIR, beside the sources, or the user's cache; None if nowhere."""
+    """Where compiled kernels are kept: $NUMBA_CACHE_DIR, beside the sources, or the user's cache; None if nowhere.
+
+    numba writes where it reads. What lies in an earlier place that may only be read is therefore copied, once.
+    """
+    readable: Path | None = None
     for base in _places():
         folder = base / f"kernels-{sources_digest()}"
         try:
+            if readable is not None and not folder.exists():
+                _copy(readable, folder)
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError:  # read-only, as site-packages may be
+            readable = readable or (folder if folder.is_dir() else None)
             continue
         return folder
     return None
+
+
+def _copy(kept: Path, folder: Path) -> None:
+    """A whole folder or none, whoever else does it at the same time."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place, suppress(OSError):
+        shutil.copytree(kept, Path(place) / folder.name)
+        (Path(place) / folder.name).rename(folder)
 
 
 def _places() -> Iterator[Path]:

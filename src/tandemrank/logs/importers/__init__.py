@@ -17,9 +17,8 @@ Nothing is guessed: what cannot be joined is left out, and counted with its reas
 - `tables`: one function per format of tables
 - `sources`: files as rows, whatever an engine's dump puts around its documents
 - `lists`: rows of shown items, and what was done to them, become a log
-- `ledger`: what was given, kept and left out
 """
 
-from tandemrank._base.lazy import modules_of
+from tandemrank._base import modules_of
 
 __getattr__ = modules_of(__name__)

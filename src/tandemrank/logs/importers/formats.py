@@ -10,8 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from tandemrank.errors import LogError
-from tandemrank.logs.importers.ledger import Ledger
-from tandemrank.logs.importers.lists import CLICKS, LISTS, as_log, ranked, with_acts
+from tandemrank.logs.importers.lists import CLICKS, LISTS, Ledger, as_log, ranked, with_acts
 from tandemrank.logs.importers.sources import TEXT, Shape, events
 
 MOST_NAMES = 10  # of events, in a note

@@ -10,7 +10,7 @@ from tandemrank._base import files
 from tandemrank._base.frames import columns_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.importers.formats import Format, Names, ga4, metarank
-from tandemrank.logs.importers.ledger import Count, Ledger
+from tandemrank.logs.importers.lists import Count, Ledger
 from tandemrank.logs.importers.sources import table
 from tandemrank.logs.importers.tables import Table, clax, long, obd, wide
 from tandemrank.logs.importers.ubi import ubi

@@ -17,7 +17,7 @@ import polars as pl
 from tandemrank._base import files
 from tandemrank._base.frames import UNREADABLE
 from tandemrank.errors import LogError
-from tandemrank.logs.importers.ledger import Ledger
+from tandemrank.logs.importers.lists import Ledger
 
 # What is wanted of a record: None a text, a list of one shape a list of these, a mapping the named fields.
 Shape = None | list[Any] | Mapping[str, Any]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from tandemrank.errors import LogError
-from tandemrank.logs.importers.ledger import Ledger
-from tandemrank.logs.importers.lists import CLICKS, LISTS, as_log, ranked, with_clicks_of
+from tandemrank.logs.importers.lists import CLICKS, LISTS, Ledger, as_log, ranked, with_clicks_of
 from tandemrank.logs.schema import LONG, WIDE
 
 Table = Callable[[Sequence[pl.DataFrame], Sequence[str], Ledger], pl.DataFrame]

@@ -12,8 +12,7 @@ import polars as pl
 
 from tandemrank.errors import LogError
 from tandemrank.logs.importers.formats import Names, as_number, first_of, moment, read
-from tandemrank.logs.importers.ledger import Ledger
-from tandemrank.logs.importers.lists import LISTS, PAIR, as_log, ranked, with_acts
+from tandemrank.logs.importers.lists import LISTS, PAIR, Ledger, as_log, ranked, with_acts
 from tandemrank.logs.importers.sources import TEXT, Shape
 
 IMPRESSIONS = ("impression", "item_impression", "product_impression", "result_impression")
