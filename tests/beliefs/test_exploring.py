@@ -63,7 +63,8 @@ def test_what_was_shown_is_raised_by_its_doubt_and_what_is_settled_not_at_all() 
     q, plain = torch.arange(4), known(torch.arange(4))
     upper = exploring(replace(policy(), generator=known, ranker=known), C).ranker
     found = upper(q)
-    torch.testing.assert_close(found, upper.score(q, torch.arange(5).expand(4, -1)))
+    # Log-odds of chances near 1 lose digits: another CPU rounds otherwise.
+    torch.testing.assert_close(found, upper.score(q, torch.arange(5).expand(4, -1)), rtol=1e-4, atol=1e-4)
     for entry, (row, item) in enumerate(zip(known.memory.query, known.memory.item, strict=True)):
         scale = known.sharpness * float(known.scale(torch.tensor([row])))
         p = sigmoid(float(known.value[entry])) + C * float(known.doubt[entry])
