@@ -12,8 +12,7 @@ query, not by the pair's own clicks: in each group g and at each rank k the clic
 were clicked with at their other ranks. The tau with the least squares over groups and ranks; its error by the jackknife.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,15 +65,52 @@ class Trust:
 
 @dataclass(frozen=True)
 class _Table:
-    """Pairs by rank.  Shapes: query, group [n]; shown, clicks [n, K]."""
+    """Pairs at the ranks that they were shown at, one pair after the other.
 
+    Shapes: query, group, rank, shown, clicks [m]; first [pairs], where each pair begins.
+    """
+
+    K: int
     query: NDArray[np.int64]
     group: NDArray[np.int64]
+    rank: NDArray[np.int64]
     shown: Floats
     clicks: Floats
+    first: NDArray[np.int64]
 
-    def only(self, kept: NDArray[Any]) -> "_Table":
-        return _Table(self.query[kept], self.group[kept], self.shown[kept], self.clicks[kept])
+    @classmethod
+    def of(cls, query: NDArray[np.int64], group: NDArray[np.int64], shown: Floats, clicks: Floats) -> "_Table":
+        """Shapes: query, group [pairs]; shown, clicks [pairs, K]."""
+        pair, rank = np.nonzero(shown)
+        return cls(
+            K=shown.shape[1],
+            query=query[pair],
+            group=group[pair],
+            rank=rank,
+            shown=shown[pair, rank],
+            clicks=clicks[pair, rank],
+            first=np.searchsorted(pair, np.arange(len(query))),
+        )
+
+    def of_queries(self, kept: NDArray[np.bool_]) -> "_Table":
+        """Without the pairs of some queries.  Shapes: kept [m]."""
+        parts = {name: getattr(self, name)[kept] for name in ("query", "group", "rank", "shown", "clicks")}
+        first: NDArray[np.int64] = (np.cumsum(kept) - kept)[self.first][kept[self.first]]
+        return replace(self, first=first, **parts)
+
+    def elsewhere(self, x: Floats) -> Floats:
+        """The sum over the pair's other ranks.  Shapes: x [m] -> [m]."""
+        total = np.add.reduceat(x, self.first)
+        found: Floats = np.repeat(total, np.diff(self.first, append=len(x))) - x
+        return found
+
+    def by_rank(self, x: Floats) -> Floats:
+        """Shapes: x [m] -> [K]."""
+        return sums_by(self.rank, x, self.K)
+
+    def by_group(self, x: Floats) -> Floats:
+        """Shapes: x [m] -> [GROUPS, K]."""
+        return sums_by(self.group * self.K + self.rank, x, GROUPS * self.K).reshape(GROUPS, self.K)
 
 
 def trust_of(log: Feedback, *, seed: int = 0) -> Trust | None:
@@ -83,7 +119,7 @@ def trust_of(log: Feedback, *, seed: int = 0) -> Trust | None:
     if not 2 <= K <= MOST_RANKS or log.clicks.sum() < ENOUGH or log.weighted:
         return None
     table = _table(log, K)
-    if len(table.query) < FOLDS or table.clicks.sum() < ENOUGH:
+    if len(table.first) < FOLDS or table.clicks.sum() < ENOUGH:
         return None
     tau = float(
         minimize_scalar(lambda x: _loss(x, table)[0], bounds=RANGE, method="bounded", options={"xatol": 3e-3}).x
@@ -92,7 +128,7 @@ def trust_of(log: Feedback, *, seed: int = 0) -> Trust | None:
         return None
     theta = _loss(tau, table)[1]
     fold = np.random.default_rng(seed).integers(0, FOLDS, log.Q)[table.query]
-    without = np.array([_lowest(tau, table.only(fold != one)) for one in range(FOLDS)])
+    without = np.array([_lowest(tau, table.of_queries(fold != one)) for one in range(FOLDS)])
     error = float(np.sqrt((FOLDS - 1) * without.var()))
     return Trust(tau, error, tuple(theta.tolist())) if error > 0 and np.isfinite(theta).all() else None
 
@@ -120,9 +156,9 @@ def _table(log: Feedback, K: int) -> _Table:
 
     level = elsewhere(pairs % log.D) * elsewhere(pairs // log.D)
     edges = np.quantile(level, np.arange(1, GROUPS) / GROUPS)
-    table = _Table(pairs // log.D, np.searchsorted(edges, level), shown, clicks)
     several = np.flatnonzero((shown > 0).sum(1) > 1)
-    return table.only(several[np.argsort(-seen[several], kind="stable")[:PAIRS]])
+    kept = several[np.argsort(-seen[several], kind="stable")[:PAIRS]]
+    return _Table.of(pairs[kept] // log.D, np.searchsorted(edges, level[kept]), shown[kept], clicks[kept])
 
 
 def _affine(tau: float, theta: Floats) -> tuple[Floats, Floats]:
@@ -135,27 +171,21 @@ def _affine(tau: float, theta: Floats) -> tuple[Floats, Floats]:
 def _loss(tau: float, table: _Table) -> tuple[float, Floats]:
     """Squares over groups and ranks, and the theta that makes them least.  Shapes: -> [K]."""
     n, c = table.shown, table.clicks
-    theta = (c.sum(0) + 1) / (n.sum(0) + 1)
+    theta = (table.by_rank(c) + 1) / (table.by_rank(n) + 1)
     theta, loss = theta / theta[0], 0.0
+    unit_slope, unit_offset = _affine(tau, np.ones(table.K))
     for _ in range(ROUNDS):
         slope, offset = _affine(tau, theta)
-        left, seen = c - n * offset, n * slope
-        rest = seen.sum(1, keepdims=True) - seen
-        used = (rest > LEAST) & (n > 0)
-        weight = np.where(used, n * rest / (rest + FEW), 0.0)
-        R = np.divide(left.sum(1, keepdims=True) - left, rest, out=np.zeros_like(rest), where=used)
-        each = np.divide(weight, n, out=np.zeros_like(n), where=used)
-        N, X, Y = (_by_group(table.group, x) for x in (weight, weight * R, each * c))
+        left, seen = c - n * offset[table.rank], n * slope[table.rank]
+        rest = table.elsewhere(seen)
+        used = rest > LEAST
+        share = np.where(used, rest / (rest + FEW), 0.0)
+        R = np.divide(table.elsewhere(left), rest, out=np.zeros_like(rest), where=used)
+        N, X, Y = (table.by_group(x) for x in (share * n, share * n * R, share * c))
         N = np.maximum(N, 1e-9)
-        unit_slope, unit_offset = _affine(tau, np.ones(len(theta)))
         x, y = unit_slope * X / N + unit_offset, Y / N
         W = N / np.maximum(y.mean(0), 1e-6)
         new = (W * x * y).sum(0) / np.maximum((W * x * x).sum(0), 1e-12)
         loss = float((W * np.square(y - new * x)).sum())
         theta = np.clip(new / max(float(new[0]), 1e-9), 1e-6, 10.0)
     return loss, theta
-
-
-def _by_group(group: NDArray[np.int64], x: Floats) -> Floats:
-    """Shapes: group [n]; x [n, K] -> [GROUPS, K]."""
-    return np.stack([np.bincount(group, column, GROUPS) for column in x.T], axis=1)
