@@ -3,6 +3,7 @@
 - `models`: click models and examination curves, by rank and by what else clicks depend on
 - `simulation`: the simulation of click logs
 - `examination`: the examination curve, estimated from a log: by rank, and by what else it depends on
+- `stopping`: readers who stop after a click, and how they go on
 - `trust`: trust bias, estimated from a log
 """
 

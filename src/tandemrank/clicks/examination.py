@@ -34,6 +34,7 @@ from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine
 from tandemrank._base.results import Result, within
 from tandemrank.clicks.models import SMALLEST, CellCurve
+from tandemrank.clicks.stopping import reads_down
 from tandemrank.clicks.trust import Trust, trust_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import reading
@@ -46,6 +47,7 @@ from tandemrank.logs.sources import Source, layout_of, placed
 from tandemrank.logs.sums import merge
 
 GROUPS = 20  # of queries, for the jackknife
+FAINT = 1e-6  # clicks, against the log of an examination that no click speaks of
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,12 +209,9 @@ def behaviour(log: Source, read: LogParts, *, engine: Engine = "local", context:
     if found is None or not found.stops:
         return Behaviour(found, trust, trust.curve if trust is not None and trust.surely else None)
     try:
-        by = By(CLICKS)
-        return Behaviour(
-            found,
-            trust,
-            cells_of(reading.read(log, vocabulary=whole.vocabulary, engine=engine, by=by, context=context)),
-        )
+        clicks = reading.read(log, vocabulary=whole.vocabulary, engine=engine, by=By(CLICKS), context=context)
+        cells = cells_of(clicks)
+        return Behaviour(found, trust, replace(cells, down=reads_down(clicks, read.first.head(TESTED), cells.array)))
     except LogError:  # lists are too long, or do not compare their ranks
         return Behaviour(found, trust, None)
 
@@ -332,9 +331,10 @@ def _slope(
 def drawn_together(K: int, S: int, *, clicks: bool, layout: Layout = ()) -> NDArray[np.float64]:
     """x^T P x = sum of squares by which ranks differ from the next, or positions from their neighbours (`layouts.unlike`), in
     the same state, and states from their mean at the same rank; from the next state where these are `clicks`, of which no
-    click above has no neighbour.  Shapes: -> P [K S, K S]."""
+    click above has no neighbour. Where nobody ever clicks below a click, FAINT alone ends the way down.
+    Shapes: -> P [K S, K S]."""
     ranks = unlike(layout) if layout else edges_between([*pairwise(range(K))], K)
-    states = edges_between([*pairwise(range(1, S))], S) if clicks else np.eye(S) - 1 / S
+    states = edges_between([*pairwise(range(1, S))], S) + FAINT * np.eye(S) if clicks else np.eye(S) - 1 / S
     return np.kron(ranks, np.eye(S)) + np.kron(np.eye(K), states)
 
 

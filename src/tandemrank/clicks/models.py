@@ -153,6 +153,7 @@ class CellCurve:
 
     `by` the last click above, or a column of the log with these `values` (`logs.impressions.By`), or "rank": one state alone.
     `offset`: what is clicked at a rank whatever stands there, less what R would be there (`clicks.trust`); none where empty.
+    `down`: of last clicks, how readers go on (`clicks.stopping`).
     `positions`: the names of the ranks, or their cells in a grid (`logs.layouts`), where they have some.
     """
 
@@ -161,6 +162,7 @@ class CellCurve:
     values: tuple[str, ...] = ()
     offset: tuple[float, ...] = ()
     positions: tuple[str, ...] = ()
+    down: bool = True
 
     def __post_init__(self) -> None:
         """Refuses what is no chance, and rows of different lengths."""
@@ -181,7 +183,7 @@ class CellCurve:
         """What examination depends on beside the rank."""
         from tandemrank.logs.impressions import By
 
-        return None if self.by == RANK else By(self.by, self.values)
+        return None if self.by == RANK else By(self.by, self.values, self.down)
 
     @property
     def array(self) -> NDArray[np.float64]:
@@ -209,7 +211,8 @@ def read_examination(path: str | Path) -> tuple[float, ...] | CellCurve:
             return CellCurve(tuple((theta[k],) for k in order), positions=tuple(str(names[k]) for k in order))
         rows = tuple(tuple(float(x) for x in row) for row in cells["theta"])
         values, offset = tuple(map(str, cells["values"])), tuple(map(float, cells["offset"]))
-        return CellCurve(rows, str(cells["by"]), values, offset, tuple(map(str, cells.get("positions", ()))))
+        names = tuple(map(str, cells.get("positions", ())))
+        return CellCurve(rows, str(cells["by"]), values, offset, names, down=bool(cells.get("down", True)))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(
             f"{path}: expected `cells` as `tandemrank examine --json` prints, or `positions`, a name for each rank; got "

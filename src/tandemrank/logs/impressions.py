@@ -40,11 +40,18 @@ CLICKS = "clicks"  # by the last click above
 class By:
     """What examination depends on beside the rank: a column of the log with these values, in the order of their states.
 
-    CLICKS: the last click above; the state is its rank, from 1, or 0 where there is none.
+    CLICKS: the last click above; the state is its rank, from 1, or 0 where there is none. `down`: of last clicks, whether
+    readers go down the list, or look here and there (`clicks.stopping`).
     """
 
     column: str
     values: tuple[str, ...] = ()
+    down: bool = True
+
+    @property
+    def is_clicks(self) -> bool:
+        """Whether it is the last click."""
+        return self.column == CLICKS
 
 
 Propensities = Callable[[Impressions], NDArray[np.float64]]
@@ -137,7 +144,7 @@ def flattened(part: Impressions, vocabulary: Vocabulary, propensities: Propensit
     )
 
 
-def after_clicks(lists: FlatImpressions) -> FlatImpressions:
+def after_clicks(lists: FlatImpressions, by: By) -> FlatImpressions:
     """The same with the last click above each item as its state."""
     row = np.repeat(np.arange(len(lists.query)), lists.length)
     order = np.lexsort((lists.rank, row))
@@ -146,4 +153,4 @@ def after_clicks(lists: FlatImpressions) -> FlatImpressions:
     above = np.maximum.accumulate(np.append(0, clicked)[:-1])
     state = np.zeros(len(row), np.int16)
     state[order] = np.where(above // far == row[order], above % far, 0)
-    return replace(lists, state=state, by=By(CLICKS))
+    return replace(lists, state=state, by=by)

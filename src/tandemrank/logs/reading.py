@@ -23,7 +23,7 @@ from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine, 
 from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, Impressions, after_clicks, joined
+from tandemrank.logs.impressions import By, FlatImpressions, Impressions, after_clicks, joined
 from tandemrank.logs.sources import (
     Batch,
     Source,
@@ -159,7 +159,7 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
 
     def good() -> Generator[FlatImpressions]:
         done, name, propensities = 0, "nothing", None
-        of_states = how.by is not None and how.by.column != CLICKS
+        of_states = how.by is not None and not how.by.is_clicks
         for piece in batches(source, how.batch, every_column=of_states or bool(how.context), impressions=known):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
@@ -189,8 +189,8 @@ def _with_states(shown: FlatImpressions, piece: Batch, by: By | None) -> FlatImp
     """The impressions of a batch with what examination depends on beside the rank."""
     if by is None:
         return shown
-    if by.column == CLICKS:
-        return after_clicks(shown)
+    if by.is_clicks:
+        return after_clicks(shown, by)
     values = column_values(piece, by.column)
     state = positions_of(pl.Series(by.values, dtype=pl.String), values, by.column, missing="mark")
     if (state < 0).any():

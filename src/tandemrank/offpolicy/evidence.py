@@ -22,7 +22,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs import reading
 from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import CLICKS, By, Impressions
+from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import TESTED, contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import estimators, propensities
@@ -106,7 +106,7 @@ class LogEvidence:
     @property
     def reads_on(self) -> bool:
         """Whether examination depends on the clicks above."""
-        return self.theta.ndim == 2 and self.log.by == By(CLICKS)
+        return self.theta.ndim == 2 and self.log.by is not None and self.log.by.is_clicks
 
 
 # --- the estimators by name -------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
     shown, log, contexts = read.lists, read.whole, Contexts.within(read.whole.vocabulary)
     if shown is not None and contexts is not None:
         shown = contexts.of_lists(shown, log.vocabulary)
-    after_clicks = theta.ndim == 2 and log.by == By(CLICKS)
+    after_clicks = theta.ndim == 2 and log.by is not None and log.by.is_clicks
     offset = np.array(read.cells.offset) if read.cells is not None and read.cells.offset else None
     completes = asked.estimator == "completed" and not propensities.knows_only_shown("frequency", log) and log.N > 0
     relevance = _relevance(log.less(offset), theta, asked) if after_clicks or completes else None

@@ -2,11 +2,9 @@
 
 Rows of a log have their examination by rank and state (`logs.feedback.examination`). A policy that was not live has none: its
 ranks are examined as the same readers would. By a column of the log, a query's curve is the mixture of those of its states.
-By the last click above, it is that of readers who go on after an item with chance a_k, and after a click on it with b_k,
+By the last click above, it is that of readers who go on as those of the log do (`clicks.stopping`), over the lists that the
+policy draws.
 
-    e_1 = theta_1,     e_{k+1} = e_k (a_k (1 - R_k) + b_k R_k)             over the lists that the policy draws,
-
-where b_k = theta[k + 1, last click k], and a_k is such that the log's own lists are examined as they were (`reading_on`).
 Exposure is linear in the curve, so curves of all queries are mixtures of a few, and the race is asked once for each of these.
 """
 
@@ -19,8 +17,8 @@ from numpy.typing import NDArray
 from tandemrank._base import random
 from tandemrank._base.ids import positions_of
 from tandemrank.beliefs.model import RewardModel
+from tandemrank.clicks.stopping import down_the_list, going_on, here_and_there
 from tandemrank.logs.feedback import Feedback, by_rank
-from tandemrank.logs.impressions import CLICKS
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -69,7 +67,7 @@ def curves_of(
         return Curves.same(theta, log.Q)
     assert log.by is not None
     assert log.state is not None
-    if log.by.column != CLICKS:
+    if not log.by.is_clicks:
         share = np.zeros((log.Q, theta.shape[1]))
         np.add.at(share, (log.query, log.state), log.shown)
         return Curves(theta.T, share / np.maximum(share.sum(1, keepdims=True), 1.0))
@@ -89,30 +87,8 @@ def curves_of(
     R = np.zeros((len(q), len(theta)))
     at = np.nonzero(d[:, : len(theta)] >= 0)
     R[at] = np.clip(better * relevance.at(q[at[0], 0], d[at]).mean, 0.0, 1.0)
-    read = examined(theta[0, 0], *reading_on(log, theta), R)
+    read = down_the_list(theta[0, 0], *going_on(log, theta), R) if log.by.down else here_and_there(theta, R)
     return _mixtures(read.reshape(len(logged), lists, -1).mean(1), logged, log)
-
-
-def reading_on(log: Feedback, theta: Floats) -> tuple[Floats, Floats]:
-    """The chances to go on from every rank, without and with a click on it, by mean examinations e and click rates c of ranks:
-
-        b_k = theta[k + 1, k],     e_{k+1} = a_k (e_k - c_k) + b_k c_k
-
-    Shapes: theta [K, K] -> [K - 1], [K - 1].
-    """
-    K, seen = len(theta), by_rank(log, theta)
-    shown, clicks = (np.bincount(log.rank, x, K)[:K] for x in (log.shown, log.clicks))
-    rate = clicks / np.maximum(shown, 1.0)
-    b = theta[np.arange(1, K), np.arange(1, K)]
-    left = np.maximum(seen[:-1] - rate[:-1], np.finfo(float).tiny)
-    a: Floats = np.clip((seen[1:] - b * rate[:-1]) / left, 0.0, 1.0)
-    return a, b
-
-
-def examined(first: float, a: Floats, b: Floats, R: Floats) -> Floats:
-    """The chance that each place of lists is examined, by what stands above it.  Shapes: a, b [K - 1]; R [n, K] -> [n, K]."""
-    on = a * (1 - R[:, :-1]) + b * R[:, :-1]
-    return np.asarray(first * np.cumprod(np.column_stack([np.ones(len(R)), on]), axis=1), np.float64)
 
 
 def _mixtures(curves: Floats, queries: NDArray[np.int64], log: Feedback) -> Curves:

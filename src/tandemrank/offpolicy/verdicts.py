@@ -107,7 +107,8 @@ def cells_words(found: Behaviour) -> str:
     if found.cells is not None and found.cells.offset and found.trust is not None:
         return f"{found.trust.words}: estimated from the log, and taken out"
     said = "" if found.dependence is None else f"{found.dependence.words}: "
-    return f"{said}examination by rank and last click was estimated from the log, and is used"
+    goes = "down the list" if found.cells is None or found.cells.down else "here and there"
+    return f"{said}examination by rank and last click was estimated from the log ({goes}), and is used"
 
 
 def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
