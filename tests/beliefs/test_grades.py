@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Grades
-from tandemrank.beliefs.model_fit import log_likelihood
 
 FAMILIES = [Grades.bit(0.9, 0.05), Grades.graded(0.1, 0.7), Grades.graded(0.02, 1.5), Grades.graded(0.3, 0.25)]
 THETA = np.array([1.0, 0.6, 0.3])
@@ -65,17 +63,6 @@ def test_slope_and_curvature_are_derivatives_of_the_sum_over_levels(grades: Grad
             assert slope[pair] == pytest.approx((high - low) / (2 * step), abs=1e-3)
             second = -(high - 2 * middle + low) / step**2
             assert h[pair] == pytest.approx(max(second, 0.0), abs=5e-3)
-
-
-@pytest.mark.parametrize("grades", FAMILIES)
-def test_the_differentiable_likelihood_is_the_same(grades: Grades) -> None:
-    L, _ = counts().likelihood(grades.R)
-    s = torch.tensor([-2.0, -1.0, 0.0, 0.5], requires_grad=True)
-    found = log_likelihood(torch.as_tensor(grades.family()), s, torch.as_tensor(L))
-    (gradient,) = torch.autograd.grad(found.sum(), s)
-    value, slope, _ = grades.terms(s.detach().numpy().astype(float), L)
-    assert found.detach().numpy() == pytest.approx(value, abs=1e-4)
-    assert gradient.numpy() == pytest.approx(slope, abs=1e-4)
 
 
 def test_the_bit_is_the_log_likelihood_ratio() -> None:

@@ -80,16 +80,18 @@ def half_life_of(search: "Search", chosen: Chosen) -> float:
     is that of trusting the log less. f is the same for all ages.
     """
     counts, X, given, seed = search.counts, search.X, search.given, search.seed
-    model = search.models.get(chosen.f.words)
+    model, f = search.models[chosen.f.words]
     late = counts.weighted(np.append(np.zeros(counts.times - 1), 1.0))
     pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
-    judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
+    places = np.searchsorted(pairs, of_late)
+    judge = Part.of(late, chosen.grades, X[places], f[places])
     age = np.arange(counts.times - 2, -1, -1)
 
     def value(weight: Floats) -> Floats:
         early = counts.weighted(np.append(weight, 0.0))
         of_early = early.query * early.D + early.item
-        part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
+        places = np.searchsorted(pairs, of_early)
+        part = Part.of(early, chosen.grades, X[places], f[places])
         start = started(part, chosen, given)
         start = start if model is None else start.with_model(part, model)
         fitted = run(part, chosen, given, seed, start=start)
@@ -125,10 +127,12 @@ class Search:
     def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int, group: Group = ALONE) -> None:
         self.counts, self.X, self.held, self.given, self.seed, self.group = counts, X, held, given, seed, group
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
-        self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
+        self.parts = [(counts.only(kept), kept) for kept in (~held, held)]
         self.starts: dict[tuple[float, float, bool, str], FirstStep] = {}  # by spread, level, features and kind of f
-        # f of the first spread and level: others need it no other.
-        self.models: dict[str, FeatureModel | None] = {model_fit.NO_MODEL.words: None}
+        # f of the first spread and level, which others need no other, and its values of all pairs, which take time.
+        self.models: dict[str, tuple[FeatureModel | None, Floats]] = {
+            model_fit.NO_MODEL.words: (None, np.zeros(len(X)))
+        }
         self.known: dict[str, JudgedPairs] = {}
         self.tried: list[tuple[Chosen, float]] = []
 
@@ -144,13 +148,14 @@ class Search:
         return found
 
     def _judged(self, chosen: Chosen) -> JudgedPairs:
-        train, judge = (Part.of(counts, chosen.grades, X) for counts, X in self.parts)
+        f = self.models[chosen.f.words][1]
+        train, judge = (Part.of(counts, chosen.grades, self.X[kept], f[kept]) for counts, kept in self.parts)
         return judged(run(train, chosen, self.given, self.seed, start=self._start(train, chosen)), judge)
 
     def _start(self, train: Part, chosen: Chosen) -> FirstStep:
         key = chosen.grades.spread, chosen.level, chosen.item_features, chosen.f.words
         if key not in self.starts:
-            start, model = started(train, chosen, self.given), self.models[chosen.f.words]
+            start, (model, _) = started(train, chosen, self.given), self.models[chosen.f.words]
             self.starts[key] = start if model is None else start.with_model(train, model)
         return self.starts[key]
 
@@ -242,8 +247,10 @@ class Search:
             return chosen, without
         # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
         found = replace(chosen, f=f)
-        train = Part.of(self.parts[0][0], chosen.grades, self.parts[0][1])
-        self.models[f.words] = begun(train, found, self.given, self.seed, self.group).model
+        train, kept = self.parts[0]
+        _, start = begun(Part.of(train, chosen.grades, self.X[kept]), found, self.given, self.seed, self.group)
+        assert start.model is not None  # it was chosen
+        self.models[f.words] = start.model, start.model.at(self.counts.query, self.counts.item)
         score = self.score(found)
         weight = sigmoid(without.s)
         gain = weight * (score.terms - without.terms)

@@ -30,6 +30,7 @@ SHARP = 0.15  # information of a pair's showings, in squared steps of the levels
 NODES = ((-np.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (np.sqrt(3.0), 1 / 6))  # of a normal distribution
 BLOCK = 400_000  # pairs at once
 LEAST = 1e-9  # that the chances of a bit are apart
+LEAST_ROWS = 4096  # pairs that are worth a thread
 
 
 def sigmoid(x: NDArray[np.floating]) -> Floats:
@@ -120,7 +121,7 @@ class Grades:
         def work(own: slice) -> None:
             _newton_kernel.terms_of(small[own], table, kind[own], family, value[own], slope[own], h[own])
 
-        in_chunks(work, len(s))
+        in_chunks(work, len(s), LEAST_ROWS)
         return value.astype(np.float64), slope.astype(np.float64), h.astype(np.float64)
 
     def marginal(self, s: Floats, variance: Floats, L: Floats32) -> Floats:

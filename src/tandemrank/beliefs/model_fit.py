@@ -122,14 +122,6 @@ class Lesson:
         return float(self.gains(f)[self.group == KNOWN].sum())
 
 
-def log_likelihood(family: Tensor, s: Tensor, L: Tensor) -> Tensor:
-    """Log-likelihood of the showings of each pair, as `Grades.terms`, differentiable.  Shapes: s [n]; L [n, J] -> [n]."""
-    J = L.shape[1]
-    t = s.clamp(family[2, 1], family[2, 2])[:, None]
-    log_w = family[0, :J] + (family[1, :J] - family[2, 0] * t) * t
-    return torch.logsumexp(log_w + L.clamp_min(1e-30).log(), 1) - torch.logsumexp(log_w, 1)
-
-
 @dataclass(frozen=True)
 class Fit:
     """A model, how long it was trained, and its values of the judge's pairs."""
@@ -146,19 +138,18 @@ def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: f
     others = [p for p in model.parameters() if p.ndim != 2]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=RATE)
-    family, s, L = (torch.as_tensor(x, dtype=torch.float32) for x in (lesson.grades.family(), lesson.s, lesson.L))
-    inputs, size = lesson.inputs(), int(np.clip(len(s) // BATCHES, *BATCH))
+    inputs, size = lesson.inputs(), int(np.clip(len(lesson.q) // BATCHES, *BATCH))
     seen = None if judge is None else judge.inputs()
     best, f, taken = 0.0, np.zeros(0 if judge is None else len(judge.q)), 0
     state = {name: t.clone() for name, t in model.state_dict().items()}
     for epoch in range(epochs):
         for group in optimiser.param_groups:
             group["lr"] = RATE * (1 - 0.9 * epoch / EPOCHS)
-        for rows in torch.split(torch.randperm(len(s), generator=generator), size):
-            found = model(*(x[rows] for x in inputs))
-            loss = -log_likelihood(family, s[rows] + found, L[rows]).mean()
+        for rows in torch.split(torch.randperm(len(lesson.q), generator=generator), size):
+            found, own = model(*(x[rows] for x in inputs)), rows.numpy()
+            slope = lesson.grades.terms(lesson.s[own] + found.detach().numpy(), lesson.L[own])[1]
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            found.backward(torch.from_numpy(-slope / len(own)).to(found.dtype))
             optimiser.step()
         if judge is None or seen is None:
             continue

@@ -97,10 +97,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Part:
-    """Pairs with their evidence, as the likelihoods of its kinds, and the columns of production's choice.
+    """Pairs with their evidence, as the likelihoods of its kinds, the columns of production's choice, and f.
 
     The last kind is that of pairs of which nothing was seen.
-    Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
+    Shapes: kind, f [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
     """
 
     counts: Counts
@@ -109,17 +109,27 @@ class Part:
     table: Floats32
     best: Floats
     X: Floats
+    f: Floats
 
     @classmethod
-    def of(cls, counts: Counts, grades: Grades, X: Floats) -> "Part":
-        """The pairs of counts."""
+    def of(cls, counts: Counts, grades: Grades, X: Floats, f: Floats | None = None) -> "Part":
+        """The pairs of counts; without f it is 0."""
         table, best = counts.table(grades.R)
         nothing = np.ones((len(table), 1), np.float32)
-        return cls(counts, grades, counts.kinds[0], np.hstack([table, nothing]), np.append(best, 0.0), X)
+        return cls(
+            counts=counts,
+            grades=grades,
+            kind=counts.kinds[0],
+            table=np.hstack([table, nothing]),
+            best=np.append(best, 0.0),
+            X=X,
+            f=np.zeros(len(X)) if f is None else f,
+        )
 
     def only(self, kept: Mask) -> "Part":
         """Some of the pairs."""
-        return replace(self, counts=self.counts.only(kept), kind=self.kind[kept], X=self.X[kept])
+        counts = self.counts.only(kept)
+        return replace(self, counts=counts, kind=self.kind[kept], X=self.X[kept], f=self.f[kept])
 
     @property
     def L(self) -> Floats32:
@@ -158,13 +168,11 @@ class FirstStep:
 
     def other(self, part: Part) -> Floats:
         """What does not move with the vectors: choice and f.  Shapes: -> [pairs]."""
-        found, c = self.choice(part), part.counts
-        return found if self.model is None else found + self.model.at(c.query, c.item)
+        return self.choice(part) + part.f
 
     def with_model(self, part: Part, model: FeatureModel) -> "FirstStep":
         """With f, and the weights of production's choice anew, given f: what features say production often knows."""
-        f = model.at(part.counts.query, part.counts.item)
-        return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre, f), directions={})
+        return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre), directions={})
 
 
 def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
@@ -174,19 +182,22 @@ def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
     sums, seen = np.column_stack([c.by_item(c.E * column) for column in part.X.T]), c.by_item(c.E)
     centre = (sums + c.group.sum(c.E @ part.X) / seen.sum()) / (seen[:, None] + 1)
     levels, flat, beta = levelled(part, chosen, given)
-    return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
+    without = replace(part, f=np.zeros(len(part.f)))
+    return FirstStep(levels, flat, beta, weights(without, flat, beta, centre), centre)
 
 
-def begun(part: Part, chosen: Chosen, given: Given, seed: int, group: Group | None = None) -> FirstStep:
-    """All that comes before the vectors, with the kind of f that was chosen. `group`: who shares the work, where everybody
-    has all pairs."""
+def begun(part: Part, chosen: Chosen, given: Given, seed: int, group: Group | None = None) -> tuple[Part, FirstStep]:
+    """All that comes before the vectors, and the pairs with the kind of f that was chosen. `group`: who shares the work, where
+    everybody has all pairs."""
     start = started(part, chosen, given)
     if not chosen.f.names:
-        return start
+        return part, start
     lesson = lesson_of(part, start, chosen, given, seed, enough=model_fit.ENOUGH)
     own = part.counts.group
     model = model_fit.train(chosen.f, lesson.together(own), given.learners, seed, group or own)
-    return start.with_model(part, model.of_sides(lesson.query, lesson.pairs))
+    model = model.of_sides(lesson.query, lesson.pairs)
+    part = replace(part, f=model.at(part.counts.query, part.counts.item))
+    return part, start.with_model(part, model)
 
 
 def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, Floats]:
@@ -200,7 +211,7 @@ def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, F
     return levels, flat, steps.query_step(flat, part.seen(), c.rows)
 
 
-def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | None = None) -> Floats:
+def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
     """Weights of the columns by the likelihood of the showings, beside the levels and f: Newton steps.  Shapes: -> [3].
 
     What production chose is never held against it: the first weight is not below 0.
@@ -209,8 +220,7 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | N
     w, c = mean.copy(), part.counts
     some = c.some(WEIGHT_PAIRS)
     q, d, kind = c.query[some], c.item[some], np.ascontiguousarray(part.kind[some])
-    s, X = flat.s(q, d, beta), part.X[some] - centre[d]
-    s = s if f is None else s + f[some]
+    s, X = flat.s(q, d, beta) + part.f[some], part.X[some] - centre[d]
     for _ in range(STEPS):
         _, slope, h = part.grades.terms_of_kinds(s + X @ w, part.table, kind)
         all_h, n = c.group.total(h.sum(), len(h))
@@ -322,7 +332,8 @@ class FittedBelief:
 
 def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep | None = None) -> FittedBelief:
     """The belief of some pairs, with the constants that were chosen; `start`: what comes before the vectors, if it is known."""
-    start = start or begun(part, chosen, given, seed)
+    if start is None:
+        part, start = begun(part, chosen, given, seed)
     c, seen = part.counts, part.seen(start.other(part))
     space, prior = directions_of(seen, c, start, chosen, given, seed)
     queries = suggestion_of(given.query.numbers, c.rows, c.group)
