@@ -65,6 +65,16 @@ def test_the_items_that_promise_most_are_those_of_the_product_and_what_was_shown
     assert (top.nnz == R.size) == (n >= c.D)
 
 
+def test_unseen_pairs_are_believed_as_if_they_had_never_been_shown() -> None:
+    _, found = shop()
+    c = found.counts
+    q, d = np.append(c.query[:50], 0), np.append(c.item[:50], np.setdiff1d(np.arange(c.D), c.item[c.query == 0])[0])
+    s, v = found.before(q, d)
+    assert found.unseen(q, d) == pytest.approx(found.chosen.grades.prior(s, v))
+    assert found.unseen(q, d)[-1] == pytest.approx(found.at(q, d).mean[-1])  # it never was
+    assert np.abs(found.unseen(q, d) - found.at(q, d).mean)[:-1].max() > 0.05
+
+
 def test_true_clicks_are_above_production_and_above_counting() -> None:
     w, found = shop()
     ours, production = judge(w, found), worlds.judge_production(w)

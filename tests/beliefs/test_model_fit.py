@@ -25,7 +25,7 @@ from tandemrank.beliefs.model_fit import (
     surely,
     train,
 )
-from tandemrank.beliefs.models import FeatureModel
+from tandemrank.beliefs.models import FeatureModel, InputModel
 
 
 @pytest.mark.parametrize("grades", [Grades.bit(0.8, 0.1), Grades(np.array([0.1, 0.3, 0.6]), 0.7)])
@@ -53,6 +53,31 @@ def lessons(
     whole = lesson_of(counts or counts_of(), features or Features(**TABLES), Grades.graded(0.3, 0.5))
     held = np.random.default_rng(1).random(len(whole.q)) < 0.25
     return whole.part(~held), whole.part(held)
+
+
+def test_a_step_of_f_is_along_the_gradient_of_the_mean_log_likelihood(monkeypatch) -> None:
+    """f = c for all pairs, one batch, a step of plain descent: its length is the slope of the mean, by differences."""
+    lesson = lessons()[0]
+
+    class Constant(InputModel):
+        kind = "constant"
+
+        def __init__(self) -> None:
+            super().__init__((0, 0, 0))
+            self.c = torch.nn.Parameter(torch.tensor(0.3))
+
+        def forward(self, u: torch.Tensor, z: torch.Tensor, pair: torch.Tensor) -> torch.Tensor:
+            return self.c.expand(len(u))
+
+    monkeypatch.setattr(model_fit.torch.optim, "AdamW", lambda groups, lr: torch.optim.SGD(groups, lr=1.0))
+    monkeypatch.setattr(model_fit, "BATCH", (10**9, 10**9))
+    monkeypatch.setattr(model_fit, "RATE", 1.0)
+    found = model_fit.descend(lesson, None, Constant(), decay=0.0, epochs=1, seed=0).model.c.item()
+
+    def height(c: float) -> float:
+        return float(lesson.grades.terms(lesson.s + c, lesson.L)[0].mean())
+
+    assert found - 0.3 == pytest.approx((height(0.32) - height(0.28)) / 0.04, rel=0.02)
 
 
 def test_a_kind_is_chosen_where_it_helps_and_none_where_there_is_nothing_to_find() -> None:

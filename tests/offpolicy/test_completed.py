@@ -56,7 +56,7 @@ def frame(w: worlds.World) -> pl.DataFrame:
 def policy(scores: np.ndarray) -> TwoStagePolicy:
     q, d = (x.ravel() for x in np.meshgrid(*map(np.arange, scores.shape), indexing="ij"))
     table = {"query_id": q, "item_id": d, "candidate_score": scores.ravel(), "ranker_score": scores.ravel()}
-    return policy_from_scores(pl.DataFrame(table), K2=ITEMS, K=5)
+    return policy_from_scores(pl.DataFrame(table), K2=scores.shape[1], K=5)
 
 
 def truth(w: worlds.World, scores: np.ndarray) -> float:
@@ -109,9 +109,27 @@ def test_what_chance_left_out_is_believed_and_what_a_generator_never_lets_throug
     found = asked(w, mixed, w.R)
     assert found.verdict != Verdict.TRUST
     assert any("more than chance left out" in reason for reason in found.reasons)
+    assert found.diagnostics is not None
+    assert found.diagnostics.by_chance < 0.3
     refused = asked(w, anywhere, w.R)
     assert refused.verdict == Verdict.REFUSE
     assert "was never shown" in refused.reasons[0]
+
+
+def test_a_policy_of_another_log_knows_more_of_what_was_not_shown_than_beliefs_of_this_one() -> None:
+    """Nine lists of a query: much of what the policy shows was left out by chance, and beliefs of so few know little of it."""
+    off, shares = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        w = worlds.graded("short", rng, queries=100, items=50, K=5, K2=15, knows=0.4, middle=-1.2)
+        w = worlds.logged(w, 950, rng)
+        scores = np.log(w.R) + rng.normal(size=w.R.shape)
+        found = estimate(MostLikely(policy(scores)), frame(w), examination=w.theta, estimator="completed")
+        off.append((found.value - truth(w, scores)) / found.standard_error)
+        assert found.diagnostics is not None
+        shares.append(found.diagnostics.by_chance)
+    assert 0.5 < np.mean(shares) < 1
+    assert abs(np.mean(off)) < 2 / np.sqrt(len(off))
 
 
 def test_the_interval_is_of_the_whole_and_the_bound_of_what_was_shown() -> None:

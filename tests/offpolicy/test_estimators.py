@@ -127,6 +127,20 @@ def test_what_was_shown_counts_by_its_clicks_and_what_was_not_by_beliefs_as_far_
     assert completed(rho_cr, log, [x / 2 for x in r_hat]).estimate.value == pytest.approx(found.estimate.value)
 
 
+@pytest.mark.parametrize("by_chance", [0.0, 0.25, 1.0])
+def test_what_chance_left_out_counts_beside_what_beliefs_say_of_pairs_without_a_showing_by_hand(by_chance) -> None:
+    """As above; of items 0 and 1 beliefs would say less without their showings."""
+    rho_cr, r_hat, unseen = [0.6, 0.3, 0.5], [0.8, 0.4, 0.9], [0.5, 0.2, 0.9]
+    log = log_of([(0, 1), (0, -1), (-1, 0)], [(1, 0), (0, 0), (0, 0)])
+    known, believed, before = 0.6 * 1 / 2.5, 0.6 * 0.8 + 0.3 * 0.4, 0.6 * 0.5 + 0.3 * 0.2
+    share = (1 - by_chance) * known / believed + by_chance * known / before
+    found = estimators.completed(
+        on_rows(rho_cr, log), counted(log), log, theta=np.array(THETA), r_hat=on_rows(r_hat, log),
+        direct=np.array([np.dot(rho_cr, r_hat)]), unseen=on_rows(unseen, log), by_chance=by_chance,
+    )  # fmt: skip
+    assert found.estimate.value == pytest.approx(known + share * 0.5 * 0.9)
+
+
 @pytest.mark.parametrize("lists", [[(0, 1), (1, 0)], [(0, 1), (2, 0)], [(2, 1), (2, 0)]])
 def test_given_what_was_shown_the_estimate_is_unbiased_if_beliefs_are_right_beside_each_other(lists) -> None:
     """Over all clicks on lists that anybody chose: no propensities, and beliefs that promise a half too much."""

@@ -289,6 +289,10 @@ class Beliefs(RewardModel):
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
         return Belief(mean, variance)
 
+    def unseen(self, q: Items, d: Items) -> Floats:
+        """The mean of R of pairs as if they had never been shown.  Shapes: q, d [n] -> [n]."""
+        return self.chosen.grades.prior(*self.before(np.asarray(q, np.int64), np.asarray(d, np.int64)))
+
     def part(self, first: int, stop: int) -> "Beliefs":
         """Of some queries, which become the first ones: `merged` puts parts together again."""
         own, pairs, inputs = slice(first, stop), slice(*self.counts.first[[first, stop]]), self.inputs

@@ -34,6 +34,10 @@ class RewardModel(ABC):
     def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
         """Mean and variance of R.  Shapes: q, d [n] -> [n]."""
 
+    def unseen(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Floats:
+        """The mean of R of pairs as if they had never been shown.  Shapes: q, d [n] -> [n]."""
+        return self.at(q, d).mean
+
     def unknown(self, q: NDArray[np.integer]) -> Floats:
         """The mean of R of an item that the log does not know, for some queries.  Shapes: q [B] -> [B]."""
         return self.matrix(q)[:, -1]
@@ -80,6 +84,9 @@ class _Repeated(RewardModel):
 
     def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
         return self.of.at(self.base[q], d)
+
+    def unseen(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Floats:
+        return self.of.unseen(self.base[q], d)
 
     def matrix(self, q: NDArray[np.integer]) -> Floats:
         return self.of.matrix(self.base[q])

@@ -34,6 +34,7 @@ from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 Floats = NDArray[np.float64]
 Z95 = 1.96
 WEIGHTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # the edges of a histogram
+BY_CHANCE = 2.0  # times what was shown once: hardly more is never shown by chance
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class Diagnostics:
     logged: bool = False
     shown_once: float = 0.0
     by_weight: ByWeight | None = None
+
+    @property
+    def by_chance(self) -> float:
+        """The share of what was never shown that chance alone may have left out."""
+        return min(BY_CHANCE * self.shown_once / self.unsupported, 1.0) if self.unsupported > 0 else 0.0
 
     def summary(self) -> dict[str, object]:
         """As plain names and values; of the log, not of the value, are the weight and whether it has propensities."""

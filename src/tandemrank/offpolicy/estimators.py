@@ -207,7 +207,15 @@ class Completed:
 
 
 def completed(
-    rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats, r_hat: Floats, direct: Floats
+    rho_cr: Floats,
+    rho_0: Floats,
+    feedback: Feedback,
+    *,
+    theta: Floats,
+    r_hat: Floats,
+    direct: Floats,
+    unseen: Floats | None = None,
+    by_chance: float = 0.0,
 ) -> Completed:
     """Own click rates of what each query was shown, and beliefs of what it was not, as far as they hold where it was.
 
@@ -217,18 +225,24 @@ def completed(
     `rho_0` is counted: e(d) / n_q, e the examination that a pair got. Given what was shown the first part is unbiased, however
     the lists were chosen; of the second only the beliefs beside each other count: lambda takes out what they promise too much
     of what a policy picks by them. What they are not asked about has r_hat = 0.
-    Shapes: rho_cr, rho_0, r_hat [P]; theta [K]; direct [Q], sum_d rho_cr(d) r_hat(d) of each query.
+
+    Beliefs of this very log know the clicks of what was shown, and a policy of another log knows more than they do of what was
+    not. Of the share `by_chance` of what was not shown, which chance alone left out, lambda is the ratio to what they would say
+    of the same pairs without a showing (`unseen`).
+    Shapes: rho_cr, rho_0, r_hat, unseen [P]; theta [K]; direct [Q], sum_d rho_cr(d) r_hat(d) of each query.
     """
     check_exposures(rho_cr, rho_0, feedback)
     w, n = safe_ratio(rho_cr, rho_0, feedback.shown), feedback.impressions.astype(np.float64)
-    clicks, asked = w * feedback.clicks, r_hat > 0
-    there = by_query(w * exposure(feedback, theta) * r_hat, feedback)
+    clicks, asked, e = w * feedback.clicks, r_hat > 0, exposure(feedback, theta)
+    there = by_query(w * e * r_hat, feedback)
     rest = n * direct - there
     believed, known = float(there.sum()), float(clicks[asked].sum())
     missing = max(float(rest.sum()), 0.0)
     if min(believed, missing, known, float(clicks.sum())) <= 0:
         return Completed(Estimate(by_query(clicks, feedback), n), 1.0, 0.0)
     share = known / believed
+    if unseen is not None and (before := float((w * e * unseen)[asked].sum())) > 0:
+        share = (1 - by_chance) * share + by_chance * known / before
     found = Estimate(by_query(clicks, feedback) + share * rest, n)
     off = (1 - share) * share * missing / max(float(n.sum()), 1.0)
     return Completed(found, float(found.numerator.sum()) / max(float(clicks.sum()), np.finfo(float).tiny), off)

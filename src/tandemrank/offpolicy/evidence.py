@@ -45,6 +45,7 @@ class ReadLog:
 
     `left_out`: how many impressions are left out since the policy that drew the log does not know their query, in words.
     `behaviour`: how its lists are read; `cells`: examination by more than the rank, as it was asked for or as that asks for.
+    `relevance`: beliefs that were fitted before, and whether they know the clicks of this log.
     """
 
     whole: Feedback
@@ -52,6 +53,7 @@ class ReadLog:
     left_out: str | None = None
     behaviour: Behaviour | None = None
     cells: CellCurve | None = None
+    relevance: tuple[RewardModel, bool] | None = None
 
     def of_known_queries(self, logger: TwoStagePolicy | None) -> "ReadLog":
         """Without the queries that the policy which drew the log does not know, if these are few; where they are many it is
@@ -82,7 +84,7 @@ class LogEvidence:
     `against_model`: what the log says against the curve, or against clicks that depend on it alone, in words; `of_cells`: what
     it says for examination by more than the rank, which is then used, `offset` what is clicked beside it. `expected`: what a
     fitted logger would have shown, to correct its propensities by. `relevance`: a model of it, where examination depends on the
-    clicks above, or where what was never shown counts as it is believed.
+    clicks above, or where what was never shown counts as it is believed; whether it `knows_clicks` of this log.
     Shapes: theta [K] or [K, states]; rho_0 [P].
     """
 
@@ -96,6 +98,7 @@ class LogEvidence:
     offset: Floats | None = None
     expected: Expected | None = None
     relevance: RewardModel | None = None
+    knows_clicks: bool = False
     behaviour: Behaviour | None = None
 
     @property
@@ -129,13 +132,21 @@ def _doubly_robust(exposure: Exposure, evidence: LogEvidence) -> Estimate:
     return estimators.doubly_robust(exposure.rho, evidence.rho_0, log, theta=theta, r_hat=r_hat, direct=direct)
 
 
-def completed_by(exposure: Exposure, evidence: LogEvidence, kept: NDArray[np.bool_]) -> Completed:
+def completed_by(
+    exposure: Exposure, evidence: LogEvidence, kept: NDArray[np.bool_], by_chance: float = 0.0
+) -> Completed:
     """What was shown by its clicks, what was not by the beliefs; of queries that keep production's list nothing is missing."""
     log, model = evidence.log, evidence.relevance
     assert model is not None
-    r_hat = np.where(kept, 0.0, model.at(log.query, log.item).mean)
     return estimators.completed(
-        exposure.rho, evidence.rho_0, log, theta=evidence.theta, r_hat=r_hat, direct=exposure.direct
+        exposure.rho,
+        evidence.rho_0,
+        log,
+        theta=evidence.theta,
+        r_hat=np.where(kept, 0.0, model.at(log.query, log.item).mean),
+        direct=exposure.direct,
+        unseen=model.unseen(log.query, log.item) if evidence.knows_clicks else None,
+        by_chance=by_chance,
     )
 
 
@@ -217,7 +228,9 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
     after_clicks = theta.ndim == 2 and log.by is not None and log.by.is_clicks
     offset = np.array(read.cells.offset) if read.cells is not None and read.cells.offset else None
     completes = asked.estimator == "completed" and not propensities.knows_only_shown("frequency", log) and log.N > 0
-    relevance = _relevance(log.less(offset), theta, asked) if after_clicks or completes else None
+    relevance, knows_clicks = read.relevance or (None, False)
+    if relevance is None and (after_clicks or completes):
+        relevance, knows_clicks = _relevance(log.less(offset), theta, asked)
     found = resolve(
         log,
         theta,
@@ -243,6 +256,7 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
         offset=offset,
         expected=_expected(log, theta, found, asked),
         relevance=relevance,
+        knows_clicks=knows_clicks,
         behaviour=read.behaviour,
     )
 
@@ -258,12 +272,13 @@ def _against(read: ReadLog, theta: Floats) -> str | None:
     return None if wrong is None else curve_words(wrong)
 
 
-def _relevance(log: Feedback, theta: Floats, asked: Question) -> RewardModel:
-    """The relevance of items, by the beliefs that are given, of other impressions, or of these."""
+def _relevance(log: Feedback, theta: Floats, asked: Question) -> tuple[RewardModel, bool]:
+    """The relevance of items, by the beliefs that are given, of other impressions, or of these, whose clicks it then knows."""
     if asked.reward is not None:
-        return asked.reward
+        return asked.reward, False
     others = asked.other_log
-    return fit(Counts.of([log if others is None or others.by != log.by else others], theta), seed=asked.seed % 2**32)
+    own = others is None or others.by != log.by
+    return fit(Counts.of([log if others is None or own else others], theta), seed=asked.seed % 2**32), own
 
 
 def estimator_for(asked: Question, found: Resolved) -> Estimator:

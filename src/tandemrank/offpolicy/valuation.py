@@ -180,10 +180,10 @@ def sensitivity_of(
     sample = sample_of(read.whole, question, asking.first.propensities.kind)
     [found] = _valued([policy], asking, sample)
     value = _saying(found, average, read.left_out)
-    again = asking.again(value)
+    known, again = asking.again(value)
 
     def under(theta: Floats) -> float:
-        [found] = _valued([policy], _Asking(read, theta, (again,)), sample)
+        [found] = _valued([policy], _Asking(known, theta, (again,)), sample)
         return found.value
 
     shifted = np.array([under(theta) for theta in curve.draws(seed=derive(question.seed, "curves"))])
@@ -266,8 +266,8 @@ class _Asking:
         """What it says in the other."""
         return gather(self.read, self.theta, self.ways[1]) if len(self.ways) > 1 else None
 
-    def again(self, value: Value) -> Question:
-        """The question by which a value was found, with what was fitted for it."""
+    def again(self, value: Value) -> tuple[ReadLog, Question]:
+        """The log and the question by which a value was found, with what was fitted for it."""
         asked, found = self.ways[0], self.first
         if value.estimator != found.estimator and self.other is not None:
             asked, found = self.ways[1], self.other
@@ -275,8 +275,9 @@ class _Asking:
         logger: TwoStagePolicy | FittedLogger | None = known.logger
         if known.logger is not None and known.fitted_lists is not None:
             logger = FittedLogger(known.logger, known.fitted_lists)
-        reward = found.relevance if found.estimator == "completed" else asked.reward
-        return replace(asked, propensity=known.kind, logging_policy=logger, reward=reward)
+        fitted = None if found.relevance is None else (found.relevance, found.knows_clicks)
+        read = replace(self.read, relevance=fitted)
+        return read, replace(asked, propensity=known.kind, logging_policy=logger)
 
 
 def _valued(sides: Sequence[Shown], log: _Asking, sample: Sample, progress: Tell | None = None) -> list[Value]:
@@ -446,7 +447,7 @@ def judged(
     weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
     asked = replace(evidence, log=own.less(evidence.offset), propensities=used)
     if evidence.estimator == "completed":
-        whole = completed_by(exposure, asked, kept)
+        whole = completed_by(exposure, asked, kept, diagnostics.by_chance)
         found, factor, off = whole.estimate, whole.factor, (whole.off, 0.0)
     else:
         found = ESTIMATORS[evidence.estimator](exposure, asked)

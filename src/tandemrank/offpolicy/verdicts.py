@@ -11,9 +11,8 @@ from tandemrank.offpolicy.uncertainty import FEW_QUERIES, Pooled
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
-# Of what counts as it is believed, since the query was never shown it (docs/explanation/what-a-log-can-answer.md). By chance
-# hardly more than twice as much is never shown as is shown once.
-CARE_UNSEEN, REFUSE_UNSEEN, BY_CHANCE = 0.2, 0.5, 2.0
+# Of what counts as it is believed, since the query was never shown it (docs/explanation/what-a-log-can-answer.md).
+CARE_UNSEEN, REFUSE_UNSEEN = 0.2, 0.5
 # Of what was examined, so little is left that single weights decide; an interval knows those that met a click alone.
 CARE_EFFECTIVE = 0.01
 CARE_QUERIES = FEW_QUERIES
@@ -157,7 +156,7 @@ def _unseen(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
     most = REFUSE_UNSEEN if share == REFUSE_MISSING else CARE_UNSEEN
     never = f"{found.unsupported:.0%} of its exposure goes to items that the query was never shown{found.stages()}"
     believed = "these count as they are believed, as far as that holds where items were shown"
-    beyond = found.unsupported - BY_CHANCE * found.shown_once
+    beyond = found.unsupported * (1 - found.by_chance)
     return [
         (found.unsupported > most, f"{never}: {believed}"),
         (
