@@ -15,9 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, positions_of
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError
 from tandemrank.logs.contexts import Contexts
-from tandemrank.logs.sources import Source, batches, describe
+from tandemrank.logs.sources import Source, sound_batches
 from tandemrank.offpolicy.comparison import compare_values, difference_interval
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.uncertainty import normal_interval
@@ -121,16 +121,12 @@ def differences(new: Value, old: Value, segments: Segments, level: float) -> tup
 
 
 def _frames(log: Source, column: str) -> Iterator[pl.DataFrame]:
-    for piece in batches(log, every_column=True):
-        if piece.frame is None or piece.found:
-            raise LogError(describe(piece, piece.found[0]))
-        if not len(piece.frame):
-            continue
-        if column not in piece.frame.columns:
+    for piece, frame in sound_batches(log, every_column=True):
+        if column not in frame.columns:
             raise ConfigError(
-                f"{piece.name} has no column {column!r} to make segments of; it has {', '.join(piece.frame.columns)}."
+                f"{piece.name} has no column {column!r} to make segments of; it has {', '.join(frame.columns)}."
             )
-        yield piece.frame
+        yield frame
 
 
 def _segments(frame: pl.DataFrame, column: str, vocabulary: Vocabulary) -> Segments:

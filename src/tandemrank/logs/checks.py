@@ -146,6 +146,11 @@ def impressions_of(frame: pl.DataFrame) -> NDArray[np.int64]:
     return np.arange(len(frame))
 
 
+def first_rows(frame: pl.DataFrame) -> NDArray[np.int64]:
+    """The first row of every impression. Shapes: -> [n]."""
+    return np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+
+
 def split_good_rows(
     frame: pl.DataFrame, found: list[Problem], names: IdRegistry, K: int | None, layout: Layout = ()
 ) -> tuple[list[Problem], NDArray[np.int64], FlatImpressions | None]:
@@ -250,7 +255,7 @@ def _repeated(length: NDArray[np.int64], values: NDArray[np.integer]) -> NDArray
 def _flattened(frame: pl.DataFrame) -> _Flat:
     """The lists of a wide batch in one row; or the impressions of a long one, runs of equal ids, as their first rows say."""
     if is_long(frame.columns):
-        starts = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+        starts = first_rows(frame)
         rank = (frame["position"].cast(pl.Int64).to_numpy() - 1).astype(np.int16)
         return _Flat(True, frame[starts], frame, np.diff(starts, append=len(frame)), rank)
     length = frame["items"].list.len().cast(pl.Int64).to_numpy()

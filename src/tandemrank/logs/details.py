@@ -17,11 +17,10 @@ from tandemrank._base.files import regular
 from tandemrank._base.frames import UNREADABLE
 from tandemrank._base.ids import IdRegistry, Vocabulary, plain_ids
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.checks import examine
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import FlatImpressions
 from tandemrank.logs.schema import LISTED, LONG, MOST_RANKS, WIDE, is_long
-from tandemrank.logs.sources import Batch, Source, batches, describe
+from tandemrank.logs.sources import Batch, Source, impressions_in, sound_batches
 from tandemrank.logs.sums import MIXED, Tally, clicks_beside, pack
 
 Floats = NDArray[np.float64]
@@ -42,7 +41,7 @@ class Shadow:
             return None
         try:
             frame = self.source if isinstance(self.source, pl.DataFrame) else _read(self.source)
-        except (*UNREADABLE, OSError) as error:
+        except UNREADABLE as error:
             why = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise LogError(f"{self.source}: expected a table with impression_id and items; {why}.") from error
         where = "the frame" if isinstance(self.source, pl.DataFrame) else str(self.source)
@@ -102,8 +101,8 @@ def read_details(
             f"a reward is a column of its own, what clicked items were worth; got {reward!r}. Name another."
         )
     made = _Maker(tuple(shadows), reward, vocabulary, chosen)
-    for piece in batches(source, also=made.also):
-        made.add(piece)
+    for piece, frame in sound_batches(source, also=made.also):
+        made.add(piece, frame)
     return made.details()
 
 
@@ -133,19 +132,12 @@ class _Maker:
         }
         return lists | ({} if self.reward is None else {self.reward: "values"})
 
-    def add(self, piece: Batch) -> None:
+    def add(self, piece: Batch, frame: pl.DataFrame) -> None:
         """Another batch."""
-        if piece.frame is None or piece.found:
-            raise LogError(describe(piece, piece.found[0]))
-        if not len(piece.frame):
-            return
-        frame, lists = self._lists_of(piece)
+        frame, lists = self._lists_of(frame, piece.name)
         if not len(frame):
             return
-        found, shown = examine(self._rewarded(frame, piece.name), self.names, None, piece.layout)
-        if shown is None:
-            raise LogError(describe(piece, found[0]))
-        shown = self._of_chosen(shown)
+        shown = self._of_chosen(impressions_in(piece, self._rewarded(frame, piece.name), self.names))
         places = np.stack([np.zeros(len(shown.item), np.int16), *self._places(shown, lists, piece.name)])[1:]
         if self.has_propensities not in (None, has := shown.propensity is not None):
             raise LogError(f"{piece.name}, {MIXED}")
@@ -161,20 +153,16 @@ class _Maker:
         self.number += len(numbers)
         return shown if self.chosen is None else shown.take(self.chosen(numbers))
 
-    def _lists_of(self, piece: Batch) -> tuple[pl.DataFrame, list[pl.Series]]:
+    def _lists_of(self, frame: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[pl.Series]]:
         """The impressions that have all shadow lists, and these."""
-        frame = piece.frame
-        assert frame is not None
         if self.shadows and is_long(frame.columns):
-            raise LogError(
-                f"{piece.name}: shadow lists are asked of a wide log, one row per impression; this one is long."
-            )
+            raise LogError(f"{name}: shadow lists are asked of a wide log, one row per impression; this one is long.")
         wanted = []
         for shadow, table in zip(self.shadows, self.tables, strict=True):
             if table is None:
                 wanted.append(frame[str(shadow.source)])
             elif "impression_id" not in frame.columns:
-                raise LogError(f"{piece.name}: expected the column impression_id, by which {shadow.name!r} is joined.")
+                raise LogError(f"{name}: expected the column impression_id, by which {shadow.name!r} is joined.")
             else:
                 ids = frame.select(pl.col("impression_id").cast(pl.String))
                 wanted.append(ids.join(table, on="impression_id", how="left", maintain_order="left")[shadow.name])

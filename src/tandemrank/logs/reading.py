@@ -19,21 +19,23 @@ from tandemrank._base.frames import is_pandas
 from tandemrank._base.ids import IdRegistry, Vocabulary, positions_of, same_ids
 from tandemrank._base.processes import ahead
 from tandemrank.errors import ConfigError, InputError, JobError, LogError
-from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine, impressions_of
+from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, first_rows
 from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import By, FlatImpressions, Impressions, after_clicks, joined
 from tandemrank.logs.sources import (
     Batch,
+    EmptyLogError,
     Source,
     View,
     as_polars,
     batches,
-    describe,
+    impressions_in,
     parts,
     paths,
     plain_source,
+    sound_batches,
     times_in,
 )
 from tandemrank.logs.sums import MIXED, check_alike, merge, push
@@ -145,40 +147,24 @@ class _How:
         return replace(self, split=self.split.by_time(np.concatenate([np.zeros(0), *times]), self.times))
 
 
-class _EmptyError(LogError):
-    """The log has no impressions."""
-
-    def __init__(self, name: object) -> None:
-        super().__init__(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
-
-
 def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | None = None) -> LogParts:
     """Reads a log in this process; `before` is the number of impressions before it in a larger log."""
     names, lists = IdRegistry(how.vocabulary), list[Impressions]()
     missing = max(how.lists - before, 0)
 
     def good() -> Generator[FlatImpressions]:
-        done, name, propensities = 0, "nothing", None
-        of_states = how.by is not None and not how.by.is_clicks
-        for piece in batches(source, how.batch, every_column=of_states or bool(how.context), impressions=known):
-            if piece.frame is None or piece.found:
-                raise LogError(describe(piece, piece.found[0]))
-            name = piece.name
-            if not len(piece.frame):
-                continue
-            found, shown = examine(_in_context(piece, how.context), names, how.K, piece.layout)
-            if shown is None:
-                raise LogError(describe(piece, found[0]))
+        done, propensities = 0, None
+        every_column = bool(how.context) or (how.by is not None and not how.by.is_clicks)
+        for piece, frame in sound_batches(source, how.batch, every_column=every_column, impressions=known):
+            shown = impressions_in(piece, _in_context(piece, frame, how.context), names, how.K)
             propensities = shown.propensity is not None if propensities is None else propensities
             if propensities != (shown.propensity is not None):
-                raise LogError(f"{name}, {MIXED}")
+                raise LogError(f"{piece.name}, {MIXED}")
             shown = _with_states(shown, piece, how.by)
             if done < missing:
                 lists.append(shown.table(missing - done))
             done += len(shown.query)
             yield shown
-        if not done:
-            raise _EmptyError(name)
 
     found = tally(ahead(good()), names.vocabulary, how.split, before)
     read = how.split_parts(found, joined(lists))
@@ -206,8 +192,7 @@ def column_values(piece: Batch, column: str) -> pl.Series:
     if frame is None or column not in frame.columns:
         others = ", ".join([] if frame is None else frame.columns)
         raise LogError(f"{piece.name}: expected a column {column!r}; it has {others}.")
-    first = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
-    return frame[column].gather(first).cast(pl.String).fill_null("")
+    return frame[column].gather(first_rows(frame)).cast(pl.String).fill_null("")
 
 
 def values_of(source: Source, column: str) -> tuple[str, ...]:
@@ -219,11 +204,10 @@ def values_of(source: Source, column: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _in_context(piece: Batch, columns: tuple[str, ...]) -> pl.DataFrame:
-    """A batch whose queries are queries in their context."""
-    assert piece.frame is not None
+def _in_context(piece: Batch, frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
+    """The rows of a batch with queries in their context."""
     try:
-        return in_context(piece.frame, columns)
+        return in_context(frame, columns)
     except InputError as error:
         raise LogError(f"{piece.name}, {error}") from error
 
@@ -280,7 +264,7 @@ def _on_ray(source: Source, how: _How) -> LogParts:
         for reference in waiting:
             ray.cancel(reference)
     if not read:
-        raise _EmptyError(here[-1])
+        raise EmptyLogError(here[-1])
     return _together(read)
 
 
@@ -302,7 +286,7 @@ def _part(path: str | Path | View, how: _How, before: int) -> tuple[LogParts | s
     known = KnownImpressions()
     try:
         return _here(path, how, before, known), known.hashes()
-    except _EmptyError:
+    except EmptyLogError:
         return None, known.hashes()
     except LogError as error:
         return str(error), known.hashes()

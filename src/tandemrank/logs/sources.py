@@ -27,10 +27,12 @@ from numpy.typing import NDArray
 from tandemrank._base import buckets
 from tandemrank._base.files import plain, regular
 from tandemrank._base.frames import UNREADABLE, PandasFrame, damage_of, from_pandas, is_pandas
+from tandemrank._base.ids import IdRegistry
 from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
-from tandemrank.logs.checks import KnownFiles, KnownImpressions, impressions_of
+from tandemrank.logs.checks import KnownFiles, KnownImpressions, examine, first_rows, impressions_of
+from tandemrank.logs.impressions import FlatImpressions
 from tandemrank.logs.json_lines import Piece, column_of
 from tandemrank.logs.layouts import Layout, are_numbers, in_order, label_of
 from tandemrank.logs.schema import (
@@ -78,9 +80,7 @@ class View:
         """The rows of its impressions; in the long form the first row of an impression says when it was."""
         if not self.is_period or not len(frame):
             return frame
-        impression = impressions_of(frame)
-        first = np.flatnonzero(np.diff(impression, prepend=-1))
-        return frame.filter(self.inside(_times(frame)[first])[impression])
+        return frame.filter(self.inside(_times(frame)[first_rows(frame)])[impressions_of(frame)])
 
 
 LogPart = str | Path | Frame | View
@@ -182,6 +182,35 @@ def batches(
         except UNREADABLE as error:
             message = f"cannot be read as {form} after row {first}: {error}. Is it whole, and is it {form}?"
             yield Batch(name, first, None, [Problem("", NO_ROWS, message)])
+
+
+class EmptyLogError(LogError):
+    """The log has no impressions."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
+
+
+def sound_batches(source: Source, batch: int = 200_000, **how: Any) -> Iterator[tuple[Batch, pl.DataFrame]]:
+    """The batches of `batches` that have rows, each with these; the first problem of the log is refused by its place."""
+    name, is_empty = "the log", True
+    for piece in batches(source, batch, **how):
+        if piece.frame is None or piece.found:
+            raise LogError(describe(piece, piece.found[0]))
+        name = piece.name
+        if len(piece.frame):
+            is_empty = False
+            yield piece, piece.frame
+    if is_empty:
+        raise EmptyLogError(name)
+
+
+def impressions_in(piece: Batch, frame: pl.DataFrame, names: IdRegistry, K: int | None = None) -> FlatImpressions:
+    """The impressions of rows of a batch; refuses the first problem by its place."""
+    found, shown = examine(frame, names, K, piece.layout)
+    if shown is None:
+        raise LogError(describe(piece, found[0]))
+    return shown
 
 
 def describe(batch: Batch, wrong: Problem) -> str:

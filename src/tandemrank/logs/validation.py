@@ -21,7 +21,7 @@ from tandemrank._base.files import plain, replacing
 from tandemrank._base.ids import IdRegistry
 from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.checks import TOGETHER, impressions_of, split_good_rows
+from tandemrank.logs.checks import TOGETHER, first_rows, impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
 from tandemrank.logs.description import Answer, Description, PolicyCount, answers, describe_log
 from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
@@ -159,7 +159,7 @@ class _Survey:
             if values is not None and len(values):
                 low, high = self.ranges.get(name, (np.inf, -np.inf))
                 self.ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
-        first = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+        first = first_rows(frame)
         own = (
             frame["policy"].gather(first).cast(pl.String) if "policy" in frame.columns else pl.Series([""] * len(first))
         )

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import IdRegistry, Vocabulary, id_series, plain_ids
 from tandemrank.errors import ConfigError, JobError, LogError
-from tandemrank.logs.checks import examine, impressions_of
+from tandemrank.logs.checks import first_rows
 from tandemrank.logs.counting import tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import PER_ITEM, FlatImpressions
 from tandemrank.logs.schema import LISTS
 from tandemrank.logs.sessions import last_clicks, moving_clicks, places, time_of
-from tandemrank.logs.sources import Source, batches, describe
+from tandemrank.logs.sources import Source, impressions_in, sound_batches
 from tandemrank.logs.sums import MIXED, pack
 from tandemrank.sessions.estimators import SessionTable
 
@@ -94,21 +94,11 @@ def read(source: Source, state: State | None = None, *, K: int | None = None) ->
     if not (state is None or isinstance(state, str | list | tuple) or callable(state)):
         raise ConfigError(f"state: expected names of columns, or a function of the steps; got {state!r:.60}.")
     names, lists, steps = IdRegistry(), list[FlatImpressions](), list[pl.DataFrame]()
-    for piece in batches(source, every_column=True):
-        if piece.frame is None or piece.found:
-            raise LogError(describe(piece, piece.found[0]))
-        if not len(piece.frame):
-            continue
-        if "session_id" not in piece.frame.columns:
-            raise LogError(f"{piece.name}: expected a column session_id; got {', '.join(piece.frame.columns[:20])}.")
-        found, good = examine(piece.frame, names, K, piece.layout)
-        if good is None:
-            raise LogError(describe(piece, found[0]))
-        first = np.flatnonzero(np.diff(impressions_of(piece.frame), prepend=-1))
-        lists.append(good)
-        steps.append(piece.frame.drop(LISTS, strict=False)[first])
-    if not lists:
-        raise LogError("expected a log with impressions; it is empty. Check the path and how it was made.")
+    for piece, frame in sound_batches(source, every_column=True):
+        if "session_id" not in frame.columns:
+            raise LogError(f"{piece.name}: expected a column session_id; got {', '.join(frame.columns[:20])}.")
+        lists.append(impressions_in(piece, frame, names, K))
+        steps.append(frame.drop(LISTS, strict=False)[first_rows(frame)])
     return of_steps(_joined(lists), _together(steps), names.vocabulary(), state)
 
 
