@@ -50,7 +50,7 @@ def import_(
     context: Annotated[
         str | None,
         typer.Option(
-            help="Columns, separated by commas, that become a part of the query (a device, an hour); with long and wide."
+            help="Columns, separated by commas, that the log keeps for learn --context (a device, an hour); long and wide."
         ),
     ] = None,
     as_json: Json = False,
@@ -79,8 +79,6 @@ def import_(
         show(f"{count.what}: {count.kept:,} of {count.given:,} kept{once}")
         for why, number in count.left_out.items():
             show(f"  left out: {number:,} {why}")
-    if found.queries is not None:
-        show(f"queries with their context: {found.queries} (for --query-features)")
     for note in found.notes:
         show(f"note: {note}")
 

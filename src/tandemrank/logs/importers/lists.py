@@ -137,10 +137,10 @@ def with_clicks_of(rows: pl.DataFrame, ledger: Ledger, rewards: Sequence[str]) -
     return rows.with_columns(click=((pl.col("click") > 0) | rewarded).cast(pl.UInt8))
 
 
-def as_log(rows: pl.DataFrame, rewards: Sequence[str] = ()) -> pl.DataFrame:
+def as_log(rows: pl.DataFrame, rewards: Sequence[str] = (), context: Sequence[str] = ()) -> pl.DataFrame:
     """The wide form, or the long one where positions have gaps. The first row of an impression says what is its own."""
     of_item = [c for c in ("item_id", "position", "click", "propensity", *rewards) if c in rows.columns]
-    own = [c for c in LONG if c in rows.columns and c not in (*of_item, "impression_id")]
+    own = [c for c in dict.fromkeys((*LONG, *context)) if c in rows.columns and c not in (*of_item, "impression_id")]
     rows = rows.with_columns(pl.col(own).first().over("impression_id"))
     rows = rows.sort(pl.col("row").min().over("impression_id"), "position").select("impression_id", *own, *of_item)
     gaps = rows.group_by("impression_id").agg(gap=pl.col("position").max() != pl.len())["gap"].any()

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from tandemrank._base import files
-from tandemrank._base.frames import columns_of
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.contexts import check_columns
 from tandemrank.logs.importers.formats import Format, Names, ga4, metarank
 from tandemrank.logs.importers.lists import Count, Ledger
 from tandemrank.logs.importers.sources import table
@@ -25,17 +25,14 @@ REWARDS = ("add_to_cart", "purchase")
 EVENTS: dict[str, Format] = {"ubi": ubi, "metarank": metarank, "ga4": ga4}
 TABLES: dict[str, Table] = {"obd": obd, "clax": clax, "long": long, "wide": wide}
 OWN_COLUMNS = ("long", "wide")  # formats whose columns are the log's own, so that a column may be context or a reward
-BETWEEN = "|"  # of a query id and its context
 NO_PROPENSITIES = "no propensities: they are fitted to the lists, if these vary"
-QUERIES = files.Kind("table of queries", check=lambda path: columns_of(path)[:1] == ["query_id"])
 
 
 @dataclass(frozen=True)
 class Imported:
     """The result of an import: where the log is, what of the files is in it, and what a reader should know.
 
-    `counts`: what was given, kept and left out, and why. `rewards`: the columns of rewards in the log. `queries`: the table of
-    the queries with their context, where there is one.
+    `counts`: what was given, kept and left out, and why. `rewards`: the columns of rewards in the log.
     """
 
     path: Path
@@ -44,7 +41,6 @@ class Imported:
     rewards: tuple[str, ...]
     counts: tuple[Count, ...]
     notes: tuple[str, ...]
-    queries: Path | None = None
 
 
 def import_log(
@@ -60,11 +56,11 @@ def import_log(
     """Reads the files of another system and writes a click log in one piece to the folder `out`.
 
     `columns`: names that the format expects, and what they are called in the files; `a.b` is the field b of a. `context`:
-    columns that become a part of the query; the queries with these columns are written beside the log, as features. `rewards`:
-    events, or columns of a table, that are a reward of an item: each is a column of the log.
+    columns of an impression that the log keeps, for `learn(context=...)`. `rewards`: events, or columns of a table, that are a
+    reward of an item: each is a column of the log.
     """
     _check(kind, click_names, columns, context, rewards)
-    paths, ledger, tables = [Path(source) for source in sources], Ledger(), list[pl.DataFrame]()
+    paths, ledger = [Path(source) for source in sources], Ledger()
     if not paths:
         raise LogError("expected files to import; got none.")
     try:
@@ -73,10 +69,7 @@ def import_log(
             frame = EVENTS[kind](paths, names, ledger)
         else:
             frames = [_with_names(table(path), columns or {}, path) for path in paths]
-            if context:
-                both = [with_context(one, context, path) for one, path in zip(frames, paths, strict=True)]
-                frames, tables = [one for one, _ in both], [queries for _, queries in both]
-            frame = TABLES[kind](frames, tuple(rewards or ()), ledger)
+            frame = TABLES[kind](frames, tuple(rewards or ()), tuple(context), ledger)
     except LogError as error:
         raise LogError(f"{kind}: {error}") from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -84,7 +77,7 @@ def import_log(
         raise LogError(
             f"{', '.join(map(str, sources))}: cannot be read as the format {kind}: {reason}. Correct or drop the rows."
         ) from error
-    return _written(frame, ledger, tables, Path(out), sources)
+    return _written(frame, ledger, Path(out), sources, context)
 
 
 def _check(
@@ -95,6 +88,7 @@ def _check(
     rewards: Sequence[str] | None,
 ) -> None:
     """Refuses what a format does not take."""
+    check_columns(context)
     if kind not in (*EVENTS, *TABLES):
         raise ConfigError(f"--from takes {', '.join((*EVENTS, *TABLES))}; got {kind!r}.")
     if context and kind not in OWN_COLUMNS:
@@ -114,7 +108,7 @@ def _check(
 
 
 def _written(
-    frame: pl.DataFrame, ledger: Ledger, tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[str | Path]
+    frame: pl.DataFrame, ledger: Ledger, out: Path, sources: Sequence[str | Path], context: Sequence[str]
 ) -> Imported:
     """The log, written, and what there is to say of it."""
     if not len(frame):
@@ -129,10 +123,9 @@ def _written(
         path=out,
         impressions=len(frame) if is_wide else frame["impression_id"].n_unique(),
         clicks=int((frame["clicks"].list.sum() if is_wide else frame["click"]).sum()),
-        rewards=tuple(c for c in frame.columns if c not in (*WIDE, *LONG)),
+        rewards=tuple(c for c in frame.columns if c not in (*WIDE, *LONG, *context)),
         counts=ledger.counts(),
         notes=notes,
-        queries=_write_queries(tables, out, sources) if tables else None,
     )
 
 
@@ -148,15 +141,6 @@ def _unfit(frame: pl.DataFrame, out: Path) -> tuple[str, ...]:
         raise LogError(f"no impression of the files can be used; {wrong} Correct the files.")
     good = f"{found.usable:,} of {found.impressions:,} impressions are without a problem"
     return (f"not fit to be used as it is: {good}; {wrong} `tandemrank validate {out} --fix CLEAN` writes those",)
-
-
-def _write_queries(tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[str | Path]) -> Path:
-    """The queries with their context, beside the log: OUT-queries.parquet."""
-    path = out.with_name(f"{out.name}-queries.parquet")
-    found = pl.concat(tables, how="vertical_relaxed").unique("query_id", keep="first", maintain_order=True)
-    with files.replacing(path, QUERIES, inputs=sources) as place:
-        found.write_parquet(place)
-    return path
 
 
 def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> pl.DataFrame:
@@ -188,26 +172,3 @@ def _inside(value: pl.Expr, dtype: object, path: Sequence[str]) -> pl.Expr | Non
     if not isinstance(dtype, pl.Struct) or path[0] not in dtype.to_schema():
         return None
     return _inside(value.struct.field(path[0]), dtype.to_schema()[path[0]], path[1:])
-
-
-def with_context(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The frame with queries `query_id|context|...`, and the table of these queries with their context, as features."""
-    if missing := [c for c in ("query_id", *columns) if c not in frame.columns]:
-        raise LogError(
-            f"{path}: --context needs the column {missing[0]!r}; the columns are {', '.join(frame.columns[:20])}."
-        )
-    if own := [c for c in columns if c in (*WIDE, *LONG) and c != "policy"]:
-        raise ConfigError(f"--context: expected columns that a log does not use itself; got {own[0]!r}.")
-    for column in columns:
-        if frame[column].dtype.is_nested():
-            raise LogError(f"{path}, column {column}: expected numbers, text or categories; got {frame[column].dtype}.")
-        if frame[column].null_count():
-            row = int(frame[column].is_null().arg_max() or 0)
-            raise LogError(f"{path}, row {row}, column {column}: expected the context of every row; it is missing.")
-    parts = [pl.col(c).cast(pl.String) for c in ("query_id", *columns)]
-    named = frame.with_columns(query_id=pl.concat_str(parts, separator=BETWEEN))
-    if len(frame.select("query_id", *columns).unique()) != named["query_id"].n_unique():
-        raise LogError(
-            f"{path}: two queries with their context have one name, since some contain {BETWEEN!r}. Replace it there."
-        )
-    return named, named.select("query_id", *columns).unique("query_id", keep="first", maintain_order=True)

@@ -12,18 +12,19 @@ from tandemrank.errors import LogError
 from tandemrank.logs.importers.lists import CLICKS, LISTS, Ledger, as_log, ranked, with_clicks_of
 from tandemrank.logs.schema import LONG, WIDE
 
-Table = Callable[[Sequence[pl.DataFrame], Sequence[str], Ledger], pl.DataFrame]
+Names = Sequence[str]  # of columns that the log keeps: rewards of items, and the context of an impression
+Table = Callable[[Sequence[pl.DataFrame], Names, Names, Ledger], pl.DataFrame]
 
 
-def long(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger) -> pl.DataFrame:
+def long(frames: Sequence[pl.DataFrame], rewards: Names, context: Names, ledger: Ledger) -> pl.DataFrame:
     """One row per shown item: `impression_id, query_id, item_id, position, click`, perhaps `propensity` and more.
 
     The rows of an impression may lie anywhere.
     """
-    rows = pl.concat([need(f, (*LONG[:5], *rewards)) for f in frames], how="diagonal_relaxed")
+    rows = pl.concat([need(f, (*LONG[:5], *rewards, *context)) for f in frames], how="diagonal_relaxed")
     amounts = [_amounts(rows[name]) for name in rewards]
     rows = rows.with_columns(_positions(rows["position"]), _amounts(rows["click"]), *amounts)
-    rows = rows.select(c for c in (*LONG, *rewards) if c in rows.columns)
+    rows = rows.select(c for c in dict.fromkeys((*LONG, *rewards, *context)) if c in rows.columns)
     ledger.take(LISTS, rows["impression_id"].drop_nulls().n_unique())
     ledger.take(CLICKS, int((rows["click"] > 0).sum()))
     found = ranked(rows, ledger, most=("click", *rewards))
@@ -33,7 +34,7 @@ def long(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger)
     for name in rewards:
         ledger.take(name, int((rows[name] > 0).sum()))
         ledger.drop(name, "are on rows that are left out", ledger.given[name] - int((found[name] > 0).sum()))
-    return as_log(with_clicks_of(found, ledger, rewards), rewards)
+    return as_log(with_clicks_of(found, ledger, rewards), rewards, context)
 
 
 def _positions(column: pl.Series) -> pl.Series:
@@ -61,13 +62,13 @@ def _amounts(column: pl.Series) -> pl.Series:
     return amounts
 
 
-def wide(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger) -> pl.DataFrame:
+def wide(frames: Sequence[pl.DataFrame], rewards: Names, context: Names, ledger: Ledger) -> pl.DataFrame:
     """One row per impression: `query_id, items, clicks`, perhaps `propensities` and more; other columns are left out.
 
     Instead of `clicks`, 0 or 1 of each item, `clicked` may have the ids of those that were.
     """
     marked = [_marked(f) if "clicked" in f.columns and "clicks" not in f.columns else f for f in frames]
-    rows = pl.concat([need(f, (*WIDE[:3], *rewards)) for f in marked], how="diagonal_relaxed")
+    rows = pl.concat([need(f, (*WIDE[:3], *rewards, *context)) for f in marked], how="diagonal_relaxed")
     for column in (*WIDE[1:3], *rewards):
         if not isinstance(rows.schema[column], pl.List | pl.Array):
             raise LogError(
@@ -77,7 +78,7 @@ def wide(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger)
     ledger.take(LISTS, len(rows))
     rows = ledger.keep(LISTS, rows, pl.col("items").list.len() > 0, "show nothing")
     ledger.take(CLICKS, int(rows["clicks"].list.sum().sum()))
-    return rows.select(c for c in (*WIDE, *rewards) if c in rows.columns)
+    return rows.select(c for c in dict.fromkeys((*WIDE, *rewards, *context)) if c in rows.columns)
 
 
 def _marked(frame: pl.DataFrame) -> pl.DataFrame:
@@ -95,7 +96,7 @@ def _marked(frame: pl.DataFrame) -> pl.DataFrame:
     return rows.join(lists, on="row", how="left", maintain_order="left").drop("row", "clicked")
 
 
-def obd(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger) -> pl.DataFrame:
+def obd(frames: Sequence[pl.DataFrame], rewards: Names, context: Names, ledger: Ledger) -> pl.DataFrame:
     """Open Bandit: each position is a query of its own that shows one item, with the logged P(item | position).
 
     A row's propensity_score is the chance of the item at its position. With one place per impression and examination 1
@@ -119,7 +120,7 @@ def obd(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger) 
     )
 
 
-def clax(frames: Sequence[pl.DataFrame], rewards: Sequence[str], ledger: Ledger) -> pl.DataFrame:
+def clax(frames: Sequence[pl.DataFrame], rewards: Names, context: Names, ledger: Ledger) -> pl.DataFrame:
     """CLAX sessions: arrays `query_doc_ids`, `positions`, `mask`, `clicks`, and perhaps `query_id`."""
     parts, has_query = [], True
     for f in frames:
