@@ -27,7 +27,7 @@ from tandemrank.gradients import products
 from tandemrank.gradients.products import Products
 from tandemrank.policies import features
 from tandemrank.policies.features import FeatureSource
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import MatrixFactorisation, OnTop, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 ModelName = Literal["factorisation", "features"]
@@ -107,7 +107,7 @@ class FeatureWeights(Scorer):
         return [self.own]
 
 
-class Stacked(Scorer):
+class Stacked(OnTop):
     """The scores of `base` and, with a weight, the generator's.  Shapes: q [B], items [B, M] -> [B, M]."""
 
     kind = "stacked"
@@ -152,20 +152,9 @@ class Stacked(Scorer):
             s = self.generator.score(q, items)
         return self.base.score(q, items) + self.weight * _finite(s)
 
-    def spec(self) -> dict[str, Any]:
-        own = self.base.spec()
-        return {"Q": own["Q"], "D": own["D"], "base": {"kind": self.base.kind, "sizes": own}}
-
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Stacked":
-        base = spec["base"]
-        return cls(Scorer.kinds[base["kind"]].from_spec(base["sizes"]))
-
-    def per_query_parameters(self) -> Sequence[nn.Parameter]:
-        return self.base.per_query_parameters()
-
-    def owners(self) -> Sequence[Tensor]:
-        return self.base.owners()
+        return cls(cls.base_from(spec))
 
 
 def _finite(s: Tensor) -> Tensor:

@@ -7,7 +7,6 @@
 the same for all items, the scores are those of the base.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,15 +14,14 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import entries_of_rows, places_in_rows
 from tandemrank.errors import PolicyError
-from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.memory import Listing, Memory, no_memory
-from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.scorers import OnTop, Scorer
 
 Floats = NDArray[np.float64]
 LEAST = 0.01  # of A in a score: an item that ruins the rest of a session comes last
@@ -68,7 +66,7 @@ class Foresight:
         return found
 
 
-class Ahead(Listing):
+class Ahead(OnTop, Listing):
     """A scorer of relevance that looks ahead.  Buffers: start, gain, highest, scale [Q]; after_item [D]; those of the pairs."""
 
     kind = "ahead"
@@ -110,31 +108,13 @@ class Ahead(Listing):
         return torch.where(a == 1, base, found)
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "Q": len(self.start),
-            "D": self.D,
-            "entries": len(self.value),
-            "base": {"kind": self.base.kind, "sizes": self.base.spec()},
-        }
+        return super().spec() | {"entries": len(self.value)}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Ahead":
-        kind = Scorer.of_kind(spec["base"]["kind"])
-        if kind is None:
-            raise PolicyError(f"unknown kind {spec['base']['kind']!r:.60}")
         Q, D = spec["Q"], spec["D"]
         nothing = Foresight(np.zeros(Q), np.zeros(Q), np.zeros(D), no_memory(Q, D, spec["entries"]), np.ones(Q))
-        return cls(kind.from_spec(spec["base"]["sizes"]), nothing, np.ones(Q))
-
-    def bind(self, vocabulary: Vocabulary) -> None:
-        self.base.bind(vocabulary)
-
-    @property
-    def query_columns(self) -> tuple[str, ...]:
-        return self.base.query_columns
-
-    def query_table(self, values: FeatureValues) -> pl.DataFrame:
-        return self.base.query_table(values)
+        return cls(cls.base_from(spec), nothing, np.ones(Q))
 
     def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Ahead":
         """A state that nobody has seen leads to what the average one does."""
@@ -161,12 +141,6 @@ class Ahead(Listing):
 
     def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
         return new  # where there is one stage, it is the re-ranker
-
-    def per_query_parameters(self) -> Sequence[nn.Parameter]:
-        return self.base.per_query_parameters()
-
-    def owners(self) -> Sequence[Tensor]:
-        return self.base.owners()
 
     def check(self) -> None:
         """Refuses numbers that are not finite, scales that are not above 0, and what the base refuses."""

@@ -30,8 +30,8 @@ from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import products
 from tandemrank.gradients.products import Listed, Products, Source
 from tandemrank.policies.contexts import ContextShift, codes_of
-from tandemrank.policies.features import FeatureSource, FeatureValues
-from tandemrank.policies.scorers import Scorer, averages, check_rows
+from tandemrank.policies.features import FeatureSource
+from tandemrank.policies.scorers import OnTop, Scorer, averages, check_rows
 
 TINY = 1e-6  # of how much scores differ
 
@@ -137,7 +137,7 @@ class WithMemory(Scorer):
         check_rows(self.first.numpy(), self.item.numpy(), self.D, "remembered pairs")
 
 
-class Remembering(WithMemory):
+class Remembering(OnTop, WithMemory):
     """The scores of `base` and what is remembered of single pairs.  Shapes: q [B] -> [B, D]."""
 
     kind = "remembering"
@@ -180,30 +180,11 @@ class Remembering(WithMemory):
         return replace(found, listed=ours if found.listed is None else both_listed(found.listed, ours, self.D))
 
     def spec(self) -> dict[str, Any]:
-        return {
-            "Q": len(self.first) - 1,
-            "D": self.D,
-            "entries": len(self.value),
-            "base": {"kind": self.base.kind, "sizes": self.base.spec()},
-        }
+        return super().spec() | {"entries": len(self.value)}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Remembering":
-        base = spec["base"]
-        kind = Scorer.of_kind(base["kind"])
-        if kind is None:
-            raise PolicyError(f"unknown kind {base['kind']!r:.60}")
-        return cls(kind.from_spec(base["sizes"]), no_memory(spec["Q"], spec["D"], spec["entries"]))
-
-    def bind(self, vocabulary: Vocabulary) -> None:
-        self.base.bind(vocabulary)
-
-    @property
-    def query_columns(self) -> tuple[str, ...]:
-        return self.base.query_columns
-
-    def query_table(self, values: FeatureValues) -> pl.DataFrame:
-        return self.base.query_table(values)
+        return cls(cls.base_from(spec), no_memory(spec["Q"], spec["D"], spec["entries"]))
 
     def of_queries(self, q: NDArray[np.int64]) -> "Remembering":
         return Remembering(self.base.of_queries(q), self.memory.of_queries(q))
@@ -220,10 +201,6 @@ class Remembering(WithMemory):
     def joined(self, other: Scorer, ids: Vocabulary) -> "Remembering":
         return self._of(self.base.joined(base_of(other), ids), ids)
 
-    @property
-    def context_columns(self) -> tuple[str, ...]:
-        return self.base.context_columns
-
     def in_contexts(self, base: NDArray[np.int64], contexts: pl.DataFrame) -> "Remembering":
         return Remembering(self.base.in_contexts(base, contexts), self.memory.of_queries(base))
 
@@ -237,12 +214,6 @@ class Remembering(WithMemory):
         new = len(ids.query_ids) - memory.Q
         first = np.append(memory.first, np.full(new, memory.first[-1]))
         return Remembering(base, replace(memory, first=first, D=len(ids.item_ids)))
-
-    def per_query_parameters(self) -> Sequence[nn.Parameter]:
-        return self.base.per_query_parameters()
-
-    def owners(self) -> Sequence[Tensor]:
-        return self.base.owners()
 
     def check(self) -> None:
         """Refuses pairs out of range or out of order, numbers that are not finite (-inf: not available), and what the base

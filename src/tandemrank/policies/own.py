@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of, same_ids
 from tandemrank.errors import ConfigError, JobError, PolicyError, TandemRankError
 from tandemrank.gradients import products
 from tandemrank.gradients.products import Products
@@ -76,7 +76,7 @@ class OwnModel(Scorer):
         if known is None:
             self.vocabulary = vocabulary
             self.prepare()
-        elif known is not vocabulary and not _are_equal(known, vocabulary):
+        elif not same_ids(known, vocabulary):
             raise PolicyError(
                 f"this {self.kind} is a stage of a policy with other queries or items. Make another {self.kind}."
             )
@@ -370,10 +370,6 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
         return checked_scores(found, shape, self, stage)
 
     return run
-
-
-def _are_equal(a: Vocabulary, b: Vocabulary) -> bool:
-    return a.query_ids.equals(b.query_ids) and a.item_ids.equals(b.item_ids)
 
 
 # --- where classes come from ------------------------------------------------------------------------------------------

@@ -221,6 +221,44 @@ class Repeated(Scorer):
         raise PolicyError("a policy in a context is not saved: save the policy itself.")
 
 
+class OnTop(Scorer):
+    """A scorer that changes the scores of another, its `base`, and leaves all else to it."""
+
+    base: Scorer
+
+    def bind(self, vocabulary: Vocabulary) -> None:
+        self.base.bind(vocabulary)
+
+    @property
+    def query_columns(self) -> tuple[str, ...]:
+        return self.base.query_columns
+
+    def query_table(self, values: FeatureValues) -> pl.DataFrame:
+        return self.base.query_table(values)
+
+    @property
+    def context_columns(self) -> tuple[str, ...]:
+        return self.base.context_columns
+
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
+        return self.base.per_query_parameters()
+
+    def owners(self) -> Sequence[Tensor]:
+        return self.base.owners()
+
+    def spec(self) -> dict[str, Any]:
+        sizes = self.base.spec()
+        return {"Q": sizes["Q"], "D": sizes["D"], "base": {"kind": self.base.kind, "sizes": sizes}}
+
+    @staticmethod
+    def base_from(spec: dict[str, Any]) -> Scorer:
+        """The base of a scorer of this spec, with undefined weights."""
+        kind = Scorer.of_kind(spec["base"]["kind"])
+        if kind is None:
+            raise PolicyError(f"unknown kind {spec['base']['kind']!r:.60}")
+        return kind.from_spec(spec["base"]["sizes"])
+
+
 def averages(rows: Tensor, n: int) -> Tensor:
     """The mean of rows, n times.  Shapes: rows [m, F] -> [n, F]."""
     return rows.detach().mean(0).expand(n, -1)
