@@ -114,7 +114,7 @@ def test_a_table_of_pairs_is_read_by_ids_and_refused_where_it_is_wrong() -> None
     found = pairs_of(table, VOCABULARY)
     assert (found.query.tolist(), found.item.tolist(), found.names) == ([2, 0], [1, 0], ("near",))
     assert np.array_equal(found.values, [[1.0], [np.nan]], equal_nan=True)
-    with pytest.raises(DataError, match="expected every pair once"):
+    with pytest.raises(DataError, match="expected one row for each; got query"):
         pairs_of(pl.concat([table, table]), VOCABULARY)
     with pytest.raises(DataError, match="expected numbers beside query_id and item_id"):
         pairs_of(table.drop("near"), VOCABULARY)

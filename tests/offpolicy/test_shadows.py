@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tandemrank.cli.main import app
 from tandemrank.decisions.decision import decide
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, DataError, LogError
 from tandemrank.logs import reading
 from tandemrank.logs.details import Shadow, read_details
 from tandemrank.offpolicy.question import Question
@@ -267,9 +267,9 @@ FRAME = pl.DataFrame({"query_id": [1], "items": [[5, 6]], "clicks": [[1, 0]], "s
         (Shadow("s", "s"), FRAME, {"propensity": "fitted"}, ConfigError, "need no model"),
         (Shadow("s", "s"), FRAME, {"estimator": "beta_ips"}, ConfigError, "by ips alone"),
         (Shadow("s", "s"), FRAME, {"examination": (1.0,)}, ConfigError, "curve of 2 ranks or more"),
-        (Shadow("s", pl.DataFrame({"id": [1]})), FRAME, {}, LogError, "impression_id is not there"),
+        (Shadow("s", pl.DataFrame({"id": [1]})), FRAME, {}, DataError, "impression_id is not there"),
         (Shadow("s", FRAME.select("impression_id", "items")), FRAME.drop("impression_id"), {}, LogError, "by which 's'"),
-        (Shadow("s", pl.concat([FRAME, FRAME])), FRAME, {}, LogError, "each impression_id once"),
+        (Shadow("s", pl.concat([FRAME, FRAME])), FRAME, {}, DataError, "expected one row for each; got impression"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused(side, log, switches, error, message) -> None:

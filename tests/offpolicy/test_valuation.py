@@ -16,8 +16,8 @@ import item_rate
 from random_logs import long_logs, wide_logs
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
-from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, TandemRankError
-from tandemrank.logs import counting, feedback, reading, validation, writing
+from tandemrank.errors import ConfigError, DataError, InputError, LogError, PolicyError, TandemRankError
+from tandemrank.logs import counting, feedback, reading, sources, validation, writing
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import contradiction
@@ -148,8 +148,8 @@ def test_a_log_is_read_once_also_where_a_logger_is_fitted_to_its_lists(tmp_path:
     small = world(30)
     path = writing.write(small.impressions(900, 1), tmp_path / "log", small.vocabulary)
     opened = []
-    batches = reading.batches
-    monkeypatch.setattr(reading, "batches", lambda *a, **k: opened.append(a) or batches(*a, **k))
+    batches = sources.batches
+    monkeypatch.setattr(sources, "batches", lambda *a, **k: opened.append(a) or batches(*a, **k))
     found = valuation.compare(small.new, "production", path)
     assert (found.new.propensity, len(opened)) == ("fitted", 1)
     lists = evidence.read_log(path, Question()).lists
@@ -497,21 +497,21 @@ def test_policy_from_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (SCORES.drop("ranker_score"), "expected the columns .* ranker_score is not there"),
+        (SCORES.drop("ranker_score"), "expected the columns .* numbers in ranker_score; got query_id"),
         (SCORES.clear(), "no rows"),
-        (SCORES.with_columns(item_id=pl.Series([1, None, 2, 3])), "row 1, column item_id: expected an id; None came"),
-        (SCORES.with_columns(candidate_score=pl.lit("x")), "column candidate_score: numbers expected; String came"),
+        (SCORES.with_columns(item_id=pl.Series([1, None, 2, 3])), "row 1, column item_id: expected an id; got None"),
+        (SCORES.with_columns(candidate_score=pl.lit("x")), "numbers in candidate_score; got the type String"),
         (
             SCORES.with_columns(ranker_score=pl.Series([0.0, 1.0, float("nan"), float("nan")])),
-            "row 2, column ranker_score: expected a number .* nan came. 2 rows",
+            "row 2, column ranker_score: expected a number .* got nan. 2 rows",
         ),
         (SCORES.with_columns(candidate_score=pl.Series([np.inf, 1.0, 1.0, 1.0])), "row 0, column candidate_score"),
-        (SCORES.with_columns(query_id=pl.lit("a")), "row 2, column item_id: expected one row for each query and item"),
-        (SCORES.with_columns(query_id=pl.lit(0.5)), "column query_id: ids expected; Float64 came"),
+        (SCORES.with_columns(query_id=pl.lit("a")), "row 2: expected one row for each; got query 'a' and item 2 again"),
+        (SCORES.with_columns(query_id=pl.lit(0.5)), "column query_id: expected integers or strings; got Float64"),
     ],
 )
 def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(DataError, match=message):
         policy_from_scores(frame, 2, 1)
 
 
@@ -615,7 +615,7 @@ def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
         valuation.estimate(world(3).new, log, **asked(small))
     damaged = tmp_path / "scores.parquet"
     damaged.write_bytes(b"PAR1 and no more")
-    with pytest.raises(PolicyError, match="cannot be read as Parquet"):
+    with pytest.raises(DataError, match="cannot be read as a table"):
         policy_from_scores(damaged, 2, 1)
 
 

@@ -135,12 +135,12 @@ def test_a_pandas_frame_is_the_same() -> None:
         (TABLE.select("item_id"), r"has item_id and no other column with values\. Add at least one"),
         (
             TABLE.with_columns(item_id=pl.Series([1.5, 2, 3, 4])),
-            r"column item_id: ids are integers or strings; Float64",
+            r"column item_id: expected integers or strings; got Float64",
         ),
-        (TABLE.with_columns(item_id=pl.Series([1, None, 3, 4])), r"row 1, column item_id: expected an id; None came"),
+        (TABLE.with_columns(item_id=pl.Series([1, None, 3, 4])), r"row 1, column item_id: expected an id; got None"),
         (
             TABLE.with_columns(item_id=pl.Series([7, 8, 7, 8])),
-            r"column item_id: 2 ids \(first: 7, 8\) are there more than once\. Keep one row",
+            r"row 2: expected one row for each; got item 7 again\. Keep one",
         ),
         (
             TABLE.with_columns(tags=pl.Series([[1], [2], [3], [4]])),
@@ -150,9 +150,9 @@ def test_a_pandas_frame_is_the_same() -> None:
         (TABLE.with_columns(day=pl.lit(date(2020, 1, 1))), r"column day: features are .* Date came\. .*date into days"),
         (
             TABLE.with_columns(price=pl.Series([1.0, 2.0, float("inf"), -float("inf")])),
-            r"row 2, column price: expected a number below 1e\+100 in size, or null; inf came\. 2 rows",
+            r"row 2, column price: expected a number below 1e\+100 in size, or null; got inf\. 2 rows",
         ),
-        (42, r"expected a path or a frame of polars or pandas; int came"),
+        (42, r"expected a path or a frame of polars or pandas; got int"),
     ],
 )
 def test_refusals(table, message) -> None:

@@ -1,14 +1,17 @@
-"""Tables: frames of polars and pandas as one kind, the values of a context as texts, and Parquet files with a checksum."""
+"""Tables: of files and frames of polars and pandas as one kind, their ids, the values of a context as texts, and Parquet files
+with a checksum."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import polars as pl
 
-from tandemrank.errors import ConfigError, InputError
+from tandemrank._base.files import regular
+from tandemrank._base.ids import are_ids, plain_ids
+from tandemrank.errors import ConfigError, DataError, InputError
 
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)  # what reading a file of rows may raise
 
@@ -45,6 +48,88 @@ def from_pandas(frame: PandasFrame, column: Callable[[str, list[Any]], pl.Series
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+# --- tables of one's own ----------------------------------------------------------------------------------------------
+
+Table: TypeAlias = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
+LARGEST = 1e100  # the square of a number, summed over all rows, must be a number
+
+
+def read_table(source: Table, called: str) -> tuple[pl.DataFrame, str]:
+    """The table of a file, CSV or JSON lines by its ending and else Parquet, or of a frame; and its name: `called` where it has
+    no path."""
+    name = str(source) if isinstance(source, str | Path) else called
+    try:
+        if isinstance(source, str | Path):
+            return _of_file(regular(source)), name
+        if isinstance(source, pl.DataFrame | pl.LazyFrame):
+            return source.lazy().collect(), name
+    except UNREADABLE as error:
+        why = str(error).splitlines()[0]
+        raise DataError(
+            f"{name} cannot be read as a table: {why}. Expected Parquet, CSV, JSON lines or a frame."
+        ) from error
+    if not is_pandas(source):
+        raise DataError(f"{name}: expected a path or a frame of polars or pandas; got {type(source).__name__}.")
+
+    def column_of(column: str, values: list[Any]) -> pl.Series:
+        try:
+            return pl.Series(column, values)
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+            raise DataError(
+                f"{name}, column {column}: values of mixed types ({error}). Convert them to one type."
+            ) from error
+
+    return from_pandas(source, column_of), name
+
+
+def _of_file(path: Path) -> pl.DataFrame:
+    ending = path.suffix.lower()
+    if ending == ".csv":
+        return pl.read_csv(path, glob=False)
+    return pl.read_ndjson(path) if ending in (".jsonl", ".ndjson") else pl.read_parquet(path, glob=False)
+
+
+def ids_of(frame: pl.DataFrame, column: str, name: str) -> pl.Series:
+    """The ids in a column of a table, 64-bit integers or strings; refused where they are missing, of another type or null."""
+    if column not in frame.columns:
+        raise DataError(f"{name}: expected a column {column}; the columns are {', '.join(frame.columns) or 'none'}.")
+    if not len(frame):
+        raise DataError(f"{name} has no rows. Check the path and the filters that made it.")
+    if not are_ids(frame[column]):
+        raise DataError(
+            f"{name}, column {column}: expected integers or strings; got {frame[column].dtype}. Convert them."
+        )
+    ids = plain_ids(frame[column])
+    refuse_rows(ids.is_null(), frame[column], name, "an id", "Drop such rows")
+    return ids
+
+
+def refuse_again(ids: Sequence[pl.Series], name: str) -> None:
+    """Refuses rows of the same id, or of the same ids."""
+    again = ~pl.DataFrame(ids).select(pl.struct(pl.all()).is_first_distinct()).to_series()
+    if again.any():
+        row = int(again.arg_max() or 0)
+        which = " and ".join(f"{one.name.removesuffix('_id')} {one[row]!r}" for one in ids)
+        raise DataError(f"{name}, row {row}: expected one row for each; got {which} again. Keep one of them.")
+
+
+def refuse_large(values: pl.Series, name: str) -> None:
+    """Refuses infinite numbers; NaN is missing."""
+    large = (values.cast(pl.Float64).fill_nan(None).abs() >= LARGEST).fill_null(False)
+    refuse_rows(large, values, name, f"a number below {LARGEST:g} in size, or null", "Make them null where unknown")
+
+
+def refuse_rows(
+    wrong: pl.Series, values: pl.Series, name: str, expected: str, todo: str = "Correct or drop them"
+) -> None:
+    """Refuses the rows of a column that are wrong, the first by its value."""
+    if wrong.any():
+        row, count = int(wrong.arg_max() or 0), int(wrong.sum())
+        more = f" {count} rows have the problem." if count > 1 else ""
+        got = repr(values[row])[:60]
+        raise DataError(f"{name}, row {row}, column {values.name}: expected {expected}; got {got}.{more} {todo}.")
 
 
 # --- Parquet with a checksum ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from tandemrank._base.cluster import ALONE, Group
+from tandemrank._base.frames import LARGEST
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.regression import Ridge
@@ -204,9 +205,9 @@ class Side(nn.Module):
         frame = pl.DataFrame({self.encoder.id_column: [0]})
         for number in self.encoder.numeric:
             value = values.get(number.name)
-            if isinstance(value, str) or (isinstance(value, float | int) and not abs(value) < tables.LARGEST):
+            if isinstance(value, str) or (isinstance(value, float | int) and not abs(value) < LARGEST):
                 raise DataError(
-                    f"the feature {number.name} must be a number below {tables.LARGEST:g} in size, or null; got {value!r:.60}."
+                    f"the feature {number.name} must be a number below {LARGEST:g} in size, or null; got {value!r:.60}."
                 )
             frame = frame.with_columns(pl.Series(number.name, [value], pl.Float64, strict=False))
         for category in self.encoder.categorical:

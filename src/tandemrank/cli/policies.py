@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from tandemrank._base.files import Kind, regular, replacing
+from tandemrank._base.files import Kind, replacing
 from tandemrank.cli import sessions
 from tandemrank.cli.options import (
     Config,
@@ -225,7 +225,7 @@ def recommend(
     queries: Annotated[
         str | None,
         typer.Option(
-            help="Query ids separated by commas, or a Parquet file with query_id; by default all of the policy."
+            help="Query ids separated by commas, or a Parquet, CSV or .jsonl file with query_id; by default all of the policy."
         ),
     ] = None,
     context: Annotated[
@@ -291,15 +291,11 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
     """Ids by name, of the type that the policy's have, or those of a file."""
     import polars as pl
 
+    from tandemrank._base.frames import ids_of, read_table
     from tandemrank._base.ids import id_series
 
-    if asked.endswith(".parquet"):
-        try:
-            return pl.read_parquet(regular(asked), columns=["query_id"])["query_id"]
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise ConfigError(
-                f"cannot read the queries in {asked}: expected Parquet with a column query_id."
-            ) from error
+    if asked.endswith((".parquet", ".csv", ".jsonl")):
+        return ids_of(read_table(asked, "")[0], "query_id", asked)
     found = id_series("query_id", [part.strip() for part in asked.split(",")])
     if not vocabulary.query_ids.dtype.is_integer():
         return found

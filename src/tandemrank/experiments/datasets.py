@@ -21,6 +21,7 @@ import pooch
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.files import regular, replacing
+from tandemrank._base.frames import UNREADABLE
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError, DownloadError
 from tandemrank.experiments.synthetic import synthetic_world
@@ -242,7 +243,7 @@ def _read(source: str | Path | pl.DataFrame, where: str) -> pl.DataFrame:
                 "Rename its columns to user, item and rating."
             )
         table = lazy.select(COLUMNS).collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"cannot read ratings from {where}: {reason}. Expected a CSV or Parquet table.") from error
     if table.is_empty():

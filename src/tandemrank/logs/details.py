@@ -13,10 +13,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.files import regular
-from tandemrank._base.frames import UNREADABLE
+from tandemrank._base.frames import read_table, refuse_again
 from tandemrank._base.ids import IdRegistry, Vocabulary, plain_ids
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, DataError, LogError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import FlatImpressions
 from tandemrank.logs.schema import LISTED, LONG, MOST_RANKS, WIDE, is_long
@@ -39,22 +38,12 @@ class Shadow:
         """The lists by impression; None where they are a column of the log."""
         if isinstance(self.source, str):
             return None
-        try:
-            frame = self.source if isinstance(self.source, pl.DataFrame) else _read(self.source)
-        except UNREADABLE as error:
-            why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            raise LogError(f"{self.source}: expected a table with impression_id and items; {why}.") from error
-        where = "the frame" if isinstance(self.source, pl.DataFrame) else str(self.source)
+        frame, name = read_table(self.source, f"the lists of {self.name}")
         if missing := [c for c in ("impression_id", "items") if c not in frame.columns]:
-            raise LogError(f"{where}: expected the columns impression_id and items; {missing[0]} is not there.")
-        if frame["impression_id"].n_unique() < len(frame):
-            raise LogError(f"{where}: expected each impression_id once; one comes twice. Leave out the copies.")
-        return frame.select(pl.col("impression_id").cast(pl.String), pl.col("items").alias(self.name))
-
-
-def _read(path: str | Path) -> pl.DataFrame:
-    place = regular(path)
-    return pl.read_parquet(place, glob=False) if place.suffix.lower() == ".parquet" else pl.read_ndjson(place)
+            raise DataError(f"{name}: expected the columns impression_id and items; {missing[0]} is not there.")
+        ids = frame["impression_id"].cast(pl.String)
+        refuse_again([ids], name)
+        return pl.DataFrame([ids, frame["items"].alias(self.name)])
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
-from tandemrank._base.files import regular
-from tandemrank._base.frames import UNREADABLE, PandasFrame, is_pandas
-from tandemrank._base.ids import Id, are_ids, plain_ids
+from tandemrank._base.frames import Table, ids_of, read_table, refuse_again, refuse_rows
+from tandemrank._base.ids import Id
 from tandemrank.errors import DataError
-from tandemrank.logs.sources import as_polars
 
-TitleSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
+TitleSource = Table
 COLUMNS = ("title", "url", "image")
 # Of the web, or relative to the page: a link of another kind may run a program.
 ADDRESS = r"^(?i:https?://)[^\x00-\x20\\]+$|^/?[^\x00-\x20/\\:][^\x00-\x1f\\:]*$"
@@ -63,29 +60,15 @@ class Titles:
 
 
 def read_titles(*sources: TitleSource) -> Titles:
-    """One table of items, one of queries, or both: Parquet, CSV, or frames of polars or pandas."""
+    """One table of items, one of queries, or both."""
     found: dict[str, TitleTable] = {}
     for source in sources:
-        name = str(source) if isinstance(source, str | Path) else "the table of titles"
-        side, table = _table(_frame(source, name), name)
+        frame, name = read_table(source, "the table of titles")
+        side, table = _table(frame, name)
         if side in found:
             raise DataError(f"{name}: expected one table of {side}; got a second one. Put both into one.")
         found[side] = table
     return Titles(**found)
-
-
-def _frame(source: TitleSource, name: str) -> pl.DataFrame:
-    try:
-        if isinstance(source, str | Path):
-            path = regular(source)
-            return pl.read_csv(path, glob=False) if path.suffix == ".csv" else pl.read_parquet(path, glob=False)
-        if isinstance(source, pl.DataFrame | pl.LazyFrame):
-            return source.lazy().collect()
-        if is_pandas(source):
-            return as_polars(source)
-    except UNREADABLE as error:
-        raise DataError(f"{name} cannot be read: {str(error).splitlines()[0]}. Expected Parquet or CSV.") from error
-    raise DataError(f"{name}: expected a path or a frame of polars or pandas; got {type(source).__name__}.")
 
 
 def _table(frame: pl.DataFrame, name: str) -> tuple[str, TitleTable]:
@@ -94,26 +77,15 @@ def _table(frame: pl.DataFrame, name: str) -> tuple[str, TitleTable]:
     if len(there) != 1 or "title" not in frame.columns:
         got = ", ".join(frame.columns) or "none"
         raise DataError(f"{name}: expected the columns title and either item_id or query_id; got {got}.")
-    ids = frame[there[0]]
-    if not are_ids(ids):
-        raise DataError(f"{name}, column {there[0]}: expected integers or strings; got {ids.dtype}. Convert them.")
-    ids = plain_ids(ids)
-    if (wrong := ids.is_null() | ids.is_duplicated()).any():
-        row = int(wrong.arg_max() or 0)
-        raise DataError(
-            f"{name}, row {row}, column {there[0]}: expected every id once; got {ids[row]!r}. Keep one row."
-        )
+    ids = ids_of(frame, there[0], name)
+    refuse_again([ids], name)
     rows = frame.select(
         (pl.col(c).cast(pl.String, strict=False).fill_null("") if c in frame.columns else pl.lit("")).alias(c)
         for c in COLUMNS
     )
     rows = rows.with_columns(pl.col("title").str.replace_all(UNSEEN, " ").str.strip_chars())
     for column in COLUMNS[1:]:
-        values = rows[column]
-        if (wrong := (values != "") & ~values.str.contains(ADDRESS)).any():
-            row = int(wrong.arg_max() or 0)
-            raise DataError(
-                f"{name}, row {row}, column {column}: expected an address that begins with http:// or https://, or a "
-                f"relative one; got {values[row][:60]!r}. Leave it empty where there is none."
-            )
+        wrong = (rows[column] != "") & ~rows[column].str.contains(ADDRESS)
+        expected = "an address that begins with http:// or https://, or a relative one"
+        refuse_rows(wrong, rows[column], name, expected, "Leave it empty where there is none")
     return ("items" if there[0] == "item_id" else "queries"), TitleTable(ids, rows)

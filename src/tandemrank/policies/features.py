@@ -11,22 +11,20 @@ rows are encoded as the old ones were.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.files import regular
-from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
+from tandemrank._base.frames import Table, ids_of, read_table, refuse_again, refuse_large
 from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank.errors import DataError
 
 FeatureValues = Mapping[str, float | str | None]  # of one query or item, by the names of the columns
-FeatureSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
+FeatureSource = Table
+PAIR = ["query_id", "item_id"]
 
-LARGEST = 1e100  # the square of a number, summed over all rows, must be a number
 CATEGORIES = 50  # of one column, where each becomes a column of numbers
 CODES = 10_000  # categories of one column that are told apart, the most frequent
 OUTLIER = 10.0  # scales from the mean at which a value is cut: one wild row must not rule the scores
@@ -111,26 +109,15 @@ def encoder_from(data: dict[str, Any]) -> Encoder:
 
 
 def table(source: FeatureSource, id_column: str) -> tuple[pl.DataFrame, str]:
-    """The table of a Parquet file or of a frame, its ids checked and 64-bit integers or strings; and its name."""
-    frame, name = frame_of(source, f"the {id_column.removesuffix('_id')} frame")
-    return frame.with_columns(_ids(frame, id_column, name).alias(id_column)), name
-
-
-def frame_of(source: FeatureSource, called: str) -> tuple[pl.DataFrame, str]:
-    """The table of a Parquet file or of a frame as it is, and its name: `called` where it has no path."""
-    name = str(source) if isinstance(source, str | Path) else called
-    try:
-        if isinstance(source, str | Path):
-            return pl.read_parquet(regular(source), glob=False), name
-        if isinstance(source, pl.DataFrame | pl.LazyFrame):
-            return source.lazy().collect(), name
-        return _from_pandas(source, name), name
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise DataError(f"{name} cannot be read as a table: {error}. Expected a Parquet file or a frame.") from error
+    """The table of a file or of a frame, its ids checked, each once, and 64-bit integers or strings; and its name."""
+    frame, name = read_table(source, f"the {id_column.removesuffix('_id')} frame")
+    ids = ids_of(frame, id_column, name)
+    refuse_again([ids], name)
+    return frame.with_columns(ids), name
 
 
 def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
-    """The features of a Parquet file or of a frame, every column checked; `id_column` is `query_id` or `item_id`."""
+    """The features of a file or of a frame, every column checked; `id_column` is `query_id` or `item_id`."""
     frame, name = table(source, id_column)
     columns = [c for c, dtype in frame.schema.items() if c != id_column and dtype != pl.Null]
     if not columns:
@@ -149,77 +136,23 @@ def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
 
 def read_pairs(source: FeatureSource) -> pl.DataFrame:
     """Numbers of pairs: `query_id`, `item_id`, each pair once, and columns of floats, NaN where one is missing."""
-    frame, name = frame_of(source, "the table of pairs")
-    ids = [checked_ids(frame, column, name).alias(column) for column in ("query_id", "item_id")]
-    columns = [c for c, dtype in frame.schema.items() if c not in ("query_id", "item_id") and dtype != pl.Null]
-    if not columns:
+    frame, name = table_of_pairs(source, "the table of pairs")
+    numbers = [column for column in frame.drop(PAIR).get_columns() if column.dtype != pl.Null]
+    if not numbers:
         raise DataError(f"{name}: expected numbers beside query_id and item_id; got no other column. Add one.")
-    for column in columns:
-        if not is_number(frame[column].dtype):
-            raise DataError(f"{name}, column {column}: expected numbers for pairs; got {frame[column].dtype}. Drop it.")
-        refuse_large(frame[column], name)
-    twice = pl.DataFrame(ids).is_duplicated()
-    if twice.any():
-        row = int(twice.arg_max() or 0)
-        raise DataError(
-            f"{name}, row {row}: expected every pair once; got query {ids[0][row]!r} with item {ids[1][row]!r} more than once. "
-            "Keep one row for each."
-        )
-    return pl.DataFrame([*ids, *(frame[c].cast(pl.Float64).fill_null(math.nan) for c in columns)])
+    for column in numbers:
+        if not is_number(column.dtype):
+            raise DataError(f"{name}, column {column.name}: expected numbers for pairs; got {column.dtype}. Drop it.")
+        refuse_large(column, name)
+    return pl.DataFrame([*frame[PAIR], *(column.cast(pl.Float64).fill_null(math.nan) for column in numbers)])
 
 
-def _from_pandas(source: Any, name: str) -> pl.DataFrame:
-    """A pandas frame, every column of one type."""
-    if not is_pandas(source):
-        raise DataError(f"{name}: expected a path or a frame of polars or pandas; {type(source).__name__} came.")
-
-    def column_of(column: str, values: list[Any]) -> pl.Series:
-        try:
-            return pl.Series(column, values)
-        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
-            raise DataError(
-                f"{name}, column {column}: values of mixed types ({error}). Convert them to one type."
-            ) from error
-
-    return from_pandas(source, column_of)
-
-
-def _ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
-    """The ids, each once."""
-    ids = checked_ids(frame, id_column, name)
-    twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
-    if len(twice):
-        raise DataError(f"{name}, column {id_column}: {_some(twice)} there more than once. Keep one row for each id.")
-    return ids
-
-
-def checked_ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
-    """The ids, refused where they are missing, of another type or null."""
-    if id_column not in frame.columns:
-        raise DataError(f"{name}: expected a column {id_column}; the columns are {', '.join(frame.columns) or 'none'}.")
-    if not len(frame):
-        raise DataError(f"{name} has no rows. Check the path and the filters that made it.")
-    dtype = frame[id_column].dtype
-    if not (dtype.is_integer() or _is_category(dtype)):
-        raise DataError(f"{name}, column {id_column}: ids are integers or strings; {dtype} came. Convert them.")
-    ids = plain_ids(frame[id_column])
-    if ids.null_count():
-        row = int(ids.is_null().to_numpy().argmax())
-        raise DataError(
-            f"{name}, row {row}, column {id_column}: expected an id; {frame[id_column][row]} came. Drop such rows."
-        )
-    return ids
-
-
-def refuse_large(values: pl.Series, name: str) -> None:
-    """Refuses infinite numbers; NaN is missing."""
-    large = (values.cast(pl.Float64).fill_nan(None).abs() >= LARGEST).fill_null(False)
-    if large.any():
-        row = int(large.to_numpy().argmax())
-        raise DataError(
-            f"{name}, row {row}, column {values.name}: expected a number below {LARGEST:g} in size, or null; "
-            f"{values[row]} came. {large.sum()} rows have the problem. Make them null where the value is unknown."
-        )
+def table_of_pairs(source: FeatureSource, called: str) -> tuple[pl.DataFrame, str]:
+    """A table with `query_id` and `item_id`, each pair once; and its name."""
+    frame, name = read_table(source, called)
+    ids = [ids_of(frame, column, name) for column in PAIR]
+    refuse_again(ids, name)
+    return frame.with_columns(ids), name
 
 
 def _some(ids: pl.Series) -> str:

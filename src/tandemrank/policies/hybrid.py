@@ -16,15 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tandemrank._base.frames import refuse_large
 from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank._base.sparse import entries_of_rows
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.policies import features
+from tandemrank.policies.features import PAIR as IDS
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.own import Generator
 from tandemrank.policies.scorers import Repeated, Scorer
 
-IDS = ("query_id", "item_id")
 PACE = 10.0  # how much faster these few numbers move than the vectors of items, which as many queries speak of
 LEAST = 1e-3  # the smallest share to begin with: from 0 no step leads away
 
@@ -127,19 +128,11 @@ def normalised(raw: Tensor) -> tuple[Tensor, Tensor]:
 
 def _table(source: FeatureSource) -> pl.DataFrame:
     """The scores of retrievers, every column checked; NaN is null."""
-    frame, name = features.frame_of(source, "the table of retrievers")
-    frame = frame.with_columns(features.checked_ids(frame, column, name).alias(column) for column in IDS)
+    frame, name = features.table_of_pairs(source, "the table of retrievers")
     for column in frame.drop(IDS).get_columns():
         if not column.dtype.is_numeric():
             raise DataError(f"{name}, column {column.name}: expected the scores of a retriever; got {column.dtype}.")
-        features.refuse_large(column, name)
-    again = ~frame.select(pl.struct(IDS).is_first_distinct()).to_series()
-    if again.any():
-        row = int(again.arg_max() or 0)
-        raise DataError(
-            f"{name}, row {row}: expected one row for each query and item; got query {frame[row, 'query_id']!r} and item "
-            f"{frame[row, 'item_id']!r} again."
-        )
+        refuse_large(column, name)
     return frame
 
 

@@ -96,7 +96,7 @@ def _read(path: str | Path) -> pl.DataFrame:
             if damage := frames.damage_of(regular(here)):
                 raise LogError(f"{path} {damage}")
             frame = pl.read_parquet(here, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except frames.UNREADABLE as error:
         raise LogError(
             f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
         ) from error
