@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import DataError, PolicyError
+from tandemrank.errors import DataError, InputError
 from tandemrank.experiments import evaluation
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.evaluation import judge_by_qrels
@@ -183,11 +183,11 @@ def test_a_run_always_shows_its_list(tmp_path) -> None:
     ("text", "message"),
     [
         ("", "got nothing"), ("7 Q0 1 1 nan x\n", "got nothing, or others"), ("7 Q0 1 1 2\n", "line 1 has 5 words"),
-        ("7 Q0 1 first 2 x\n", "invalid literal"), ("7 Q0 1 1 2 x\n7 Q0 1 2 1 x\n", "one row for each query and item"),
+        ("7 Q0 1 first 2 x\n", "invalid literal"), ("7 Q0 1 1 2 x\n7 Q0 1 2 1 x\n", "expected one row for each"),
     ],
 )  # fmt: skip
 def test_what_is_no_run_is_refused(text, message, tmp_path) -> None:
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(InputError, match=message):
         policy_from_run(written(tmp_path, "a.run", text), 2)
 
 

@@ -261,18 +261,29 @@ def judge(
     for name, given in policies.items():
         policy, said = answering(given, task, features or {}, name)
         notes += said
-        places = _Places.of(policy.vocabulary, task.vocabulary)
         before = len(found) * len(truth.q)
         tell = None if progress is None else lambda n, before=before: progress(before + n)
-        found[name] = evaluate(
-            policy,
-            Truth(places.matrix(truth.relevance), truth.theta, places.query[truth.q]),
-            samples=samples,
-            seed=seed,
-            clicked=None if clicked is None else places.matrix(clicked),
-            progress=tell,
-        )
+        how: dict[str, Any] = {"samples": samples, "seed": seed, "progress": tell}
+        found[name] = _in_places_of(policy, task.vocabulary, truth, clicked, **how)
     return paired(task.name, found, notes)
+
+
+def _in_places_of(
+    policy: TwoStagePolicy, ids: Vocabulary, truth: Truth, clicked: csr_matrix | None = None, **how: Any
+) -> Evaluation:
+    """A policy by a truth of these ids, in the policy's places; items that it does not know come after its own."""
+    own = policy.vocabulary
+    query, item = _positions(own.query_ids, ids.query_ids, "query"), _positions(own.item_ids, ids.item_ids, "item")
+    unknown = item < 0
+    item = np.where(unknown, len(own.item_ids) - 1 + np.cumsum(unknown), item)
+    shape = len(own.query_ids), len(own.item_ids) + int(unknown.sum())
+
+    def placed(values: csr_matrix) -> csr_matrix:
+        found = values[query >= 0].tocoo()
+        return csr_matrix((found.data, (query[query >= 0][found.row], item[found.col])), shape=shape)
+
+    own_truth = Truth(placed(truth.relevance), truth.theta, query[truth.q])
+    return evaluate(policy, own_truth, clicked=None if clicked is None else placed(clicked), **how)
 
 
 def paired(data: str, found: Mapping[str, Evaluation], notes: Sequence[str] = ()) -> Evaluated:
@@ -345,31 +356,6 @@ def _rows_of(source: FeatureSource | None, table: str, ids: Vocabulary) -> Featu
     return found if len(found) else None
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where the queries and items of the truth are in a policy; items that it does not know come after its own.
-
-    Shapes: query [Q]; item [D]; shape: of a matrix in the policy's places.
-    """
-
-    query: NDArray[np.int64]
-    item: NDArray[np.int64]
-    shape: tuple[int, int]
-
-    @classmethod
-    def of(cls, policy: Vocabulary, truth: Vocabulary) -> "_Places":
-        query = positions_of(policy.query_ids, truth.query_ids, "query")
-        item = positions_of(policy.item_ids, truth.item_ids, "item", missing="mark")
-        unknown, D = item < 0, len(policy.item_ids)
-        item = np.where(unknown, D - 1 + np.cumsum(unknown), item)
-        return cls(query, item, (len(policy.query_ids), D + int(unknown.sum())))
-
-    def matrix(self, values: csr_matrix) -> csr_matrix:
-        """A matrix of the truth in the policy's places."""
-        found = values.tocoo()
-        return csr_matrix((found.data, (self.query[found.row], self.item[found.col])), shape=self.shape)
-
-
 COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")
 
 
@@ -394,37 +380,23 @@ def judge_by_qrels(
     Relevant items that a policy does not know count in the best possible list: it cannot show them.  Shapes: theta [K].
     """
     rows = read_judgements(path)
-    found = rows["rating"].max()
-    if not isinstance(found, float | int) or not found > 0:
+    highest = rows["rating"].max()
+    if not isinstance(highest, float | int) or not highest > 0:
         raise DataError(f"{path}: expected some judgement above 0; got none.")
-    judged = rows["query_id"].unique(maintain_order=True)
-    known = np.ones(len(judged), np.bool_)
+    ids = Vocabulary(*(rows[column].unique(maintain_order=True) for column in ("query_id", "item_id")))
+    places = ids.queries(rows["query_id"]), ids.items(rows["item_id"])
+    relevance = csr_matrix((rows["rating"].to_numpy() / highest, places), (len(ids.query_ids), len(ids.item_ids)))
+    known = np.ones(len(ids.query_ids), np.bool_)
     for policy in policies.values():
-        known &= _positions(policy.vocabulary.query_ids, judged, "query") >= 0
+        known &= _positions(policy.vocabulary.query_ids, ids.query_ids, "query") >= 0
     if not known.any():
         raise DataError(
-            f"{path}: expected judgements of queries that every policy knows; got none (first: {judged[0]!r})."
+            f"{path}: expected judgements of queries that every policy knows; got none (first: {ids.query_ids[0]!r})."
         )
-    figures = {}
-    for name, policy in policies.items():
-        q = _positions(policy.vocabulary.query_ids, judged.filter(known), "query")
-        relevance = relevance_of(rows, policy.vocabulary, float(found))
-        figures[name] = evaluate(policy, relevance, theta, q, samples=samples, seed=seed)
-    left = f"{int((~known).sum()):,} of {len(judged):,} judged queries are not known to every policy, and are left out"
+    truth = Truth(relevance, check_examination(theta), np.flatnonzero(known))
+    figures = {name: _in_places_of(policy, ids, truth, samples=samples, seed=seed) for name, policy in policies.items()}
+    left = f"{int((~known).sum()):,} of {len(known):,} judged queries are not known to every policy, and are left out"
     return paired(Path(path).name, figures, () if known.all() else [left])
-
-
-def relevance_of(rows: pl.DataFrame, vocabulary: Vocabulary, highest: float) -> csr_matrix:
-    """Judgements as relevance; items that the vocabulary does not have come after its own.  Shapes: -> [Q, D or more]."""
-    q = _positions(vocabulary.query_ids, rows["query_id"], "query")
-    d = _positions(vocabulary.item_ids, rows["item_id"], "item")
-    unknown = d < 0
-    other = rows["item_id"].filter(unknown).rank("dense").cast(pl.Int64).to_numpy()
-    d = np.where(unknown, len(vocabulary.item_ids), d)
-    d[unknown] += other - 1
-    R, there = rows["rating"].to_numpy() / highest, (q >= 0) & (rows["rating"].to_numpy() > 0)
-    D = max(len(vocabulary.item_ids), int(d.max(initial=-1)) + 1)
-    return csr_matrix((R[there], (q[there], d[there])), shape=(len(vocabulary.query_ids), D))
 
 
 def _positions(ids: pl.Series, wanted: pl.Series, what: str) -> NDArray[np.int64]:
