@@ -19,8 +19,7 @@ import tandemrank
 from tandemrank import policies
 from tandemrank._base.files import MARK
 from tandemrank.cli import experiments
-from tandemrank.cli.groups import CHOICES, FEW, GROUPS
-from tandemrank.cli.main import app, main
+from tandemrank.cli.main import CHOICES, FEW, GROUPS, app, main
 from tandemrank.cli.terminal import rows_table, show
 from tandemrank.experiments.config import PRESETS, GridConfig
 from tandemrank.reports.words import Sheet

@@ -1,8 +1,7 @@
 """The command line: parses, calls, prints; no arithmetic.
 
 - `options`: the application that commands register with, and the options that several share
-- `groups`: in which group of --help an option stands, and what it takes
-- `main`: the entry point: errors become one message and an exit code
+- `main`: the entry point: options in groups, errors as one message and an exit code
 - `terminal`: results on standard output
 - `progress`: how far a long job is, on standard error
 - `logs`: import, validate, examine, judge
