@@ -8,7 +8,7 @@ its own queries; a group of one is a process with all of them.
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -71,13 +71,22 @@ def mapped(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *shar
     """function(*part, *shared) of every part, each by a task, as many at once as there is room for; a single one here."""
     if len(parts) < 2:
         return [function(*part, *shared) for part in parts]
+    return list(in_order(function, parts, *shared))
+
+
+def in_order(function: Callable[..., Any], parts: Iterable[tuple[Any, ...]], *shared: Any) -> Generator[Any]:
+    """The same one after the other, as they are asked for; what is left when nobody goes on is cancelled."""
     ray = connect()
     work, everybodys = task(ray, function), [ray.put(one) for one in shared]
+    waiting = [work.remote(*part, *everybodys) for part in parts]
     try:
-        found: list[Any] = ray.get([work.remote(*part, *everybodys) for part in parts])
-        return found
+        while waiting:
+            yield ray.get(waiting.pop(0))
     except ray.exceptions.RayError as error:
         raise _reason(ray, error)[1] from error
+    finally:
+        for reference in waiting:
+            ray.cancel(reference)
 
 
 def together(function: Callable[..., Any], parts: Sequence[Any], *shared: Any) -> list[Any]:

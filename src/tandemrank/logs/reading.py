@@ -4,7 +4,7 @@ A log is read once; its cost in memory is that of its distinct (query, item, ran
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.frames import is_pandas
 from tandemrank._base.ids import IdRegistry, Vocabulary, positions_of, same_ids
 from tandemrank._base.processes import ahead
-from tandemrank.errors import ConfigError, InputError, JobError, LogError
+from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, first_rows
 from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
@@ -30,7 +30,6 @@ from tandemrank.logs.sources import (
     Source,
     View,
     as_polars,
-    batches,
     impressions_in,
     parts,
     paths,
@@ -160,7 +159,7 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
             propensities = shown.propensity is not None if propensities is None else propensities
             if propensities != (shown.propensity is not None):
                 raise LogError(f"{piece.name}, {MIXED}")
-            shown = _with_states(shown, piece, how.by)
+            shown = _with_states(shown, piece.name, frame, how.by)
             if done < missing:
                 lists.append(shown.table(missing - done))
             done += len(shown.query)
@@ -171,36 +170,33 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
     return read if how.vocabulary is not None else _in_order(read)
 
 
-def _with_states(shown: FlatImpressions, piece: Batch, by: By | None) -> FlatImpressions:
+def _with_states(shown: FlatImpressions, name: str, frame: pl.DataFrame, by: By | None) -> FlatImpressions:
     """The impressions of a batch with what examination depends on beside the rank."""
     if by is None:
         return shown
     if by.is_clicks:
         return after_clicks(shown, by)
-    values = column_values(piece, by.column)
+    values = column_values(name, frame, by.column)
     state = positions_of(pl.Series(by.values, dtype=pl.String), values, by.column, missing="mark")
     if (state < 0).any():
         raise LogError(
-            f"{piece.name}, column {by.column}: expected one of {', '.join(by.values)}; got {values[int(np.argmin(state))]!r}."
+            f"{name}, column {by.column}: expected one of {', '.join(by.values)}; got {values[int(np.argmin(state))]!r}."
         )
     return replace(shown, state=np.repeat(state, shown.length).astype(np.int16), by=by)
 
 
-def column_values(piece: Batch, column: str) -> pl.Series:
-    """A column of a log as text, one value for each impression of a batch."""
-    frame = piece.frame
-    if frame is None or column not in frame.columns:
-        others = ", ".join([] if frame is None else frame.columns)
-        raise LogError(f"{piece.name}: expected a column {column!r}; it has {others}.")
+def column_values(name: str, frame: pl.DataFrame, column: str) -> pl.Series:
+    """A column of a log as text, one value for each impression of a batch of the file of that name."""
+    if column not in frame.columns:
+        raise LogError(f"{name}: expected a column {column!r}; it has {', '.join(frame.columns)}.")
     return frame[column].gather(first_rows(frame)).cast(pl.String).fill_null("")
 
 
 def values_of(source: Source, column: str) -> tuple[str, ...]:
     """The values of a column of a log, sorted."""
     found: set[str] = set()
-    for piece in batches(source, every_column=True):
-        if piece.frame is None or len(piece.frame):
-            found.update(column_values(piece, column).unique().to_list())
+    for piece, frame in sound_batches(source, every_column=True):
+        found.update(column_values(piece.name, frame, column).unique().to_list())
     return tuple(sorted(found))
 
 
@@ -229,24 +225,18 @@ def _on_ray(source: Source, how: _How) -> LogParts:
     files_of = paths(source.log if isinstance(source, View) else source)
     here = [path.absolute() if isinstance(path, Path) else path for path in files_of]
     log: list[str | Path | View] = [path if period is None else replace(period, log=path) for path in here]
-    ray = cluster.connect()
     read: list[LogParts] = []
-    files, impressions, waiting = KnownFiles(), KnownImpressions(), []
-    try:
-        # Which impressions are held out, and which are the first, depends on their number in the log.
-        count, when, part = (cluster.task(ray, function) for function in (_impressions_in, times_in, _part))
-        lengths = [0] * len(log)
-        if how.times:
-            times = ray.get([when.remote(path) for path in log])
-            how, lengths = how.in_time(times), [len(some) for some in times]
-        elif how.split.shares or how.lists:
-            lengths = ray.get([count.remote(path) for path in log])
-        task_how = ray.put(how)
-        waiting = [part.remote(path, task_how, sum(lengths[:i])) for i, path in enumerate(log)]
-        for path in here:
+    files, impressions = KnownFiles(), KnownImpressions()
+    # Which impressions are held out, and which are the first, depends on their number in the log.
+    lengths = [0] * len(log)
+    if how.times or how.split.shares or how.lists:
+        times = list(cluster.in_order(times_in, ((part,) for part in log)))
+        how, lengths = how.in_time(times) if how.times else how, [len(some) for some in times]
+    tasks = ((part, sum(lengths[:i])) for i, part in enumerate(log))
+    with closing(cluster.in_order(_part, tasks, how)) as each:
+        for path, (found, hashes) in zip(here, each, strict=True):
             with _naming(path):
                 files.refuse_repeated(path)
-            found, hashes = ray.get(waiting.pop(0))
             if isinstance(found, str):
                 raise LogError(found)
             with _naming(path):
@@ -255,14 +245,6 @@ def _on_ray(source: Source, how: _How) -> LogParts:
                 if found is not None:
                     check_alike([*read, found][0].train[0], found.train[0])
                     push(read, found, lambda one: len(one.train[0].query), _together)
-    except ray.exceptions.RayError as error:
-        why = str(error).strip().splitlines()[-1]
-        raise JobError(
-            f"a task that reads the log failed: {why}. Check that every node sees the files and has memory."
-        ) from error
-    finally:
-        for reference in waiting:
-            ray.cancel(reference)
     if not read:
         raise EmptyLogError(here[-1])
     return _together(read)
@@ -277,11 +259,7 @@ def _naming(path: str | Path) -> Iterator[None]:
         raise LogError(f"{path}{', ' if str(error).startswith('column') else ': '}{error}") from error
 
 
-def _impressions_in(path: str | Path | View) -> int:
-    return len(times_in(path))
-
-
-def _part(path: str | Path | View, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
+def _part(path: str | Path | View, before: int, how: _How) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
     """What was read of a file, None of an empty one, or what is wrong with it; and the hashes of its impressions."""
     known = KnownImpressions()
     try:
