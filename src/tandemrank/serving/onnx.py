@@ -45,14 +45,12 @@ class _Function(nn.Module):
 
 @dataclass(frozen=True)
 class Exported:
-    """A function with the names of its inputs, and two sets of them: to trace it by, and to check it by, of another size."""
+    """A function, and each of its inputs by name, twice: to trace it by, and to check it by, of another size."""
 
     name: str
     owner: nn.Module
     function: Callable[..., Tensor]
-    names: tuple[str, ...]
-    traced: tuple[Tensor, ...]
-    checked: tuple[Tensor, ...]
+    inputs: dict[str, tuple[Tensor, Tensor]]
 
 
 def extra(name: str) -> ModuleType:
@@ -100,103 +98,65 @@ def _plain(scorer: Scorer, name: str) -> Callable[..., Tensor]:
 
 def _own_ranker(ranker: OwnModel, policy: TwoStagePolicy) -> Exported:
     Q, D = len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)
-    sizes = ((2, min(D, 3)), (1, min(D, 5)))
     rng = np.random.default_rng(0)
-    traced, checked = (
-        (
-            torch.from_numpy(rng.integers(0, Q, B)),
-            torch.from_numpy(np.stack([rng.permutation(D)[:M] for _ in range(B)])),
-        )
-        for B, M in sizes
-    )
-    return Exported(
-        name="ranker",
-        owner=ranker,
-        function=_plain(ranker, "score"),
-        names=("q", "items"),
-        traced=traced,
-        checked=checked,
-    )
+    q = torch.from_numpy(rng.integers(0, Q, 2)), torch.from_numpy(rng.integers(0, Q, 1))
+    items = np.stack([rng.permutation(D)[:3] for _ in range(2)]), rng.permutation(D)[None, :5]
+    inputs = {"q": q, "items": (torch.from_numpy(items[0]), torch.from_numpy(items[1]))}
+    return Exported("ranker", ranker, _plain(ranker, "score"), inputs)
 
 
 def _own_generator(generator: Generator, Q: int) -> Exported:
-    traced, checked = (torch.arange(2) % Q,), (torch.tensor([Q - 1]),)
-    return Exported(
-        name="generator",
-        owner=generator,
-        function=_plain(generator, "forward"),
-        names=("q",),
-        traced=traced,
-        checked=checked,
-    )
+    inputs = {"q": (torch.arange(2) % Q, torch.tensor([Q - 1]))}
+    return Exported("generator", generator, _plain(generator, "forward"), inputs)
 
 
 def _of_features(f: FeatureModel) -> Iterator[Exported]:
     """The model of features, and its towers."""
-    model, (u, z, pair) = f.model, f.model.sizes
+    model, sizes = f.model, dict(zip(("u", "z", "pair"), f.model.sizes, strict=True))
     if any(isinstance(member, Trees) for member in members_of(model)):
         return
     generator = torch.Generator().manual_seed(0)
-    traced, checked = ([torch.randn(n, size, generator=generator) for size in (u, z, pair)] for n in (2, 5))
-    if pair:
-        yield Exported(
-            name="f",
-            owner=model,
-            function=model,
-            names=("u", "z", "pair"),
-            traced=tuple(traced),
-            checked=tuple(checked),
-        )
+    inputs = {
+        name: (torch.randn(2, size, generator=generator), torch.randn(5, size, generator=generator))
+        for name, size in sizes.items()
+    }
+    if sizes["pair"]:
+        yield Exported("f", model, model, inputs)
     else:
-        none = lambda a, b: model(a, b, a[:, :0])  # noqa: E731
-        yield Exported(
-            name="f", owner=model, function=none, names=("u", "z"), traced=tuple(traced[:2]), checked=tuple(checked[:2])
-        )
+        del inputs["pair"]
+        yield Exported("f", model, lambda u, z: model(u, z, u[:, :0]), inputs)
     if isinstance(model, ProductModel):
-        yield Exported(
-            name="query_tower",
-            owner=model,
-            function=model.queries,
-            names=("u",),
-            traced=(traced[0],),
-            checked=(checked[0],),
-        )
-        yield Exported(
-            name="item_tower",
-            owner=model,
-            function=model.items,
-            names=("z",),
-            traced=(traced[1],),
-            checked=(checked[1],),
-        )
+        yield Exported("query_tower", model, model.queries, {"u": inputs["u"]})
+        yield Exported("item_tower", model, model.items, {"z": inputs["z"]})
 
 
 @torch.no_grad()
 def _write(network: Exported, path: Path, runtime: Any) -> None:
     """Traces the function, writes it, and compares what comes out of the file with what it should be."""
     module = _Function(network.owner, network.function).eval()
-    out = network.function(*network.traced)
+    traced, checked = ({name: both[place] for name, both in network.inputs.items()} for place in (0, 1))
+    out = network.function(*traced.values())
     axes = {
         name: {axis: f"{name}_{axis}" for axis in range(1 if x.is_floating_point() else x.ndim)}
-        for name, x in zip(network.names, network.traced, strict=True)
+        for name, x in traced.items()
     }
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, of the tracer and of its age
             torch.onnx.export(
-                module, network.traced, str(path), input_names=list(network.names), output_names=["scores"],
+                module, tuple(traced.values()), str(path), input_names=list(traced), output_names=["scores"],
                 dynamic_axes=axes | {"scores": {axis: f"scores_{axis}" for axis in range(out.ndim)}},
                 opset_version=OPSET, dynamo=False,
             )  # fmt: skip
         session = runtime.InferenceSession(str(path))
         inputs = {one.name for one in session.get_inputs()}
-        given = {name: x.numpy() for name, x in zip(network.names, network.checked, strict=True) if name in inputs}
+        given = {name: x.numpy() for name, x in checked.items() if name in inputs}
         [found] = session.run(None, given)
     except Exception as error:  # whatever a model of somebody else, torch or onnxruntime raises
         raise PolicyError(
             f"onnx: the {network.name} is no function of tensors ({type(error).__name__}: {error!s:.200})."
         ) from error
-    wanted = network.function(*network.checked).numpy()
+    wanted = network.function(*checked.values()).numpy()
     if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=CLOSE, atol=CLOSE):
         raise PolicyError(
             f"onnx: the {network.name} has other scores there than here: it computes some outside of torch, or fixes the "
