@@ -349,6 +349,37 @@ else:
         return True
 
 
+def hold(path: Path, *, seconds: float = 0.0) -> int | None:
+    """A file for this process alone, until it lets go or ends, however it ends; None if another has it for so long."""
+    until = time.monotonic() + seconds
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        mine = lock(handle)
+        # Another process may have replaced the file before it was locked: then that one counts.
+        if mine is None or (mine and path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
+            return handle
+        os.close(handle)
+        if mine is False and time.monotonic() >= until:
+            return None
+        time.sleep(0.01)
+
+
+def let_go(handle: int | None) -> None:
+    """Of what `hold` gave."""
+    if handle is not None:
+        os.close(handle)
+
+
+@contextmanager
+def held(path: Path, *, seconds: float = 0.0) -> Iterator[bool]:
+    """Whether this process has the file for itself, while it does."""
+    handle = hold(path, seconds=seconds)
+    try:
+        yield handle is not None
+    finally:
+        let_go(handle)
+
+
 # --- text and JSON ----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import TypeVar, cast
 
-from tandemrank._base.files import lock
+from tandemrank._base.files import held
 from tandemrank.errors import JobError
 
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -73,23 +73,9 @@ def alone_in(folder: Path, mark: str) -> Iterator[None]:
 
     The system takes the lock back when the process ends, however it ends.
     """
-    handle = _locked(folder / mark, folder)
-    try:
-        yield
-    finally:
-        os.close(handle)
-
-
-def _locked(path: Path, folder: Path) -> int:
-    """The file, open, and locked where there are locks."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        held = lock(handle)
-        # Another process may have replaced the file before it was locked: then that one counts.
-        if held is None or (held and path.exists() and os.fstat(handle).st_ino == path.stat().st_ino):
-            return handle
-        os.close(handle)
-        if held is False:
+    with held(folder / mark) as alone:
+        if not alone:
             raise JobError(
                 f"another process is at work in {folder}. Wait until it has finished, or give another folder."
             )
+        yield

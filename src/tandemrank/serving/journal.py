@@ -18,15 +18,12 @@ import os
 import struct
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tandemrank._base.files import lock
 from tandemrank.errors import InputError, OutputError
 
 MAGIC = b"\xff\xf5\xfe\xf6"
@@ -180,34 +177,6 @@ def _write_all(file: int, data: bytes) -> None:
 def shout(message: str) -> None:
     """To whoever reads what the server says."""
     print(f"tandemrank: {message}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def hold(path: Path, *, seconds: float = 0.0) -> int | None:
-    """A file for this process alone, until it lets go or ends, however it ends; None if another has it for so long."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    until = time.monotonic() + seconds
-    while not lock(file):
-        if time.monotonic() >= until:
-            os.close(file)
-            return None
-        time.sleep(0.01)
-    return file
-
-
-def let_go(file: int | None) -> None:
-    """Of what `hold` gave."""
-    if file is not None:
-        os.close(file)
-
-
-@contextmanager
-def held(path: Path, *, seconds: float = 0.0) -> Iterator[bool]:
-    """Whether this process has the file for itself, while it does."""
-    file = hold(path, seconds=seconds)
-    try:
-        yield file is not None
-    finally:
-        let_go(file)
 
 
 # --- the files of a log -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tandemrank._base.files import hold, let_go
 from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import journal
 from tandemrank.serving.journal import JOURNAL, Journal, files
@@ -57,7 +58,7 @@ class Recorder:
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._name = journal.hold(journal.lock_path(self.folder, replica), seconds=PATIENCE)
+            self._name = hold(journal.lock_path(self.folder, replica), seconds=PATIENCE)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"cannot write the log to {folder}: {reason}. Give a folder.") from error
@@ -118,8 +119,8 @@ class Recorder:
     def _turn_over(self) -> None:
         """The next journal; where it cannot be begun, the one that there is stays."""
         if not journal.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
-            journal.let_go(self._name)  # the folder was removed, and is there again
-            self._name = journal.hold(journal.lock_path(self.folder, self.replica))
+            let_go(self._name)  # the folder was removed, and is there again
+            self._name = hold(journal.lock_path(self.folder, self.replica))
         opened = self._open(self._number + 1)
         before = self._journal
         self._journal = opened
@@ -139,5 +140,5 @@ class Recorder:
         """Everything on disk; the journal stays for the next process, or for `seal`."""
         with self._lock:
             self._journal.close()
-            journal.let_go(self._name)
+            let_go(self._name)
             self._name = None

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from tandemrank._base import frames
-from tandemrank._base.files import Kind, replacing
+from tandemrank._base.files import Kind, held, replacing
 from tandemrank._base.ids import Id
 from tandemrank.errors import OutputError
 from tandemrank.serving import journal
@@ -66,21 +66,12 @@ class Sealed:
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _Shown(BaseModel):
-    """A record of an answer."""
+class _Record(BaseModel):
+    """An answer or an event; both or neither is damage."""
 
     model_config = STRICT
-    impression: Impression
-
-
-class _Heard(BaseModel):
-    """A record of an event."""
-
-    model_config = STRICT
-    event: StoredEvent
-
-
-RECORD: TypeAdapter[_Shown | _Heard] = TypeAdapter(_Shown | _Heard)
+    impression: Impression | None = None
+    event: StoredEvent | None = None
 
 
 class _Content(NamedTuple):
@@ -100,13 +91,14 @@ def content_of(path: Path) -> _Content:
     damaged = found.gaps
     for payload in found.records:
         try:
-            record = RECORD.validate_json(payload)
+            record = _Record.model_validate_json(payload)
         except ValueError:
             damaged += 1
             continue
-        if isinstance(record, _Shown):
+        damaged += (record.impression is None) == (record.event is None)
+        if record.event is None and record.impression is not None:
             impressions.append(record.impression)
-        elif record.event.counts:
+        elif record.impression is None and record.event is not None and record.event.counts:
             clicks.append(record.event)
     return _Content(impressions, clicks, damaged, found.dropped)
 
@@ -178,7 +170,7 @@ class Sealer:
         """
         with (
             self._sealing,
-            journal.held(self.folder / ".sealing.lock", seconds=np.inf if everything else 0.0) as alone,
+            held(self.folder / ".sealing.lock", seconds=np.inf if everything else 0.0) as alone,
         ):
             ours = self._ours(writing) if alone else []
             return self._seal(ours, everything) if ours else []
@@ -190,7 +182,7 @@ class Sealer:
         return [x for x in listed if ended[x.replica] and (x.replica, x.number) != (self.replica, writing)]
 
     def _has_ended(self, replica: str) -> bool:
-        with journal.held(lock_path(self.folder, replica)) as free:
+        with held(lock_path(self.folder, replica)) as free:
             return free
 
     def _seal(self, ours: Sequence[LogFile], everything: bool) -> list[Sealed]:
