@@ -253,8 +253,8 @@ def test_the_message_says_what_is_wrong(saved, tmp_path) -> None:
     folder = tmp_path / "policy"
     for damage, words in (
         (ANY["K = 2.5"], r"config.json, K: input should be a valid integer; 2.5 came"),
-        (ANY["ids twice"], r"vocabulary.parquet, column item_id: the id 10 comes more than once"),
-        (ANY["ids with a gap"], r"column query_id: row 1 has no id, and rows after it have"),
+        (ANY["ids twice"], r"item_ids: expected each id once; got 10 more than once"),
+        (ANY["ids with a gap"], r"query_ids: expected an id at every place; got null at 1"),
         (ANY["unknown kind"], r"unknown kind .forest..*If it is a model of your own"),
         (ANY["K above K2"], r"needed: 1 <= K <= K2 <= 6"),
         (OF_FACTORS["F huge"], r"F = 1000000000000000, but no weights with more than 6 rows or columns"),

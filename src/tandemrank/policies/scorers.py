@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank._base.sparse import canonical_csr, places_in_rows
+from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import _bridge, products
 from tandemrank.gradients.products import Products
@@ -354,10 +354,7 @@ class GivenScores(Scorer):
         _bridge.check_scores(self.given.detach()[None], "given")
 
     def forward(self, q: Tensor) -> Tensor:
-        first, last = self.first[q], self.first[q + 1]
-        rows = torch.repeat_interleave(torch.arange(len(q)), last - first)
-        start = torch.cumsum(last - first, 0) - (last - first)
-        entries = torch.arange(len(rows)) - start[rows] + first[rows]
+        rows, entries = (torch.from_numpy(x) for x in entries_of_rows(self.first.numpy(), q.numpy()))
         empty = self.given.new_full((len(q), self.D), -torch.inf)
         return empty.index_put((rows, self.item[entries]), self.given[entries])
 

@@ -7,7 +7,6 @@ A folder is taken as it is or refused: every value is checked before it is used,
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,32 +34,17 @@ SAVED_POLICY = Kind(
 Stage = Literal["generator", "ranker"]
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What a saved policy is made of."""
-
-    generator: Scorer
-    ranker: Scorer
-    K2: int
-    K: int
-    vocabulary: Vocabulary
-    trained_on: str | None = None
-
-    def stages(self) -> dict[Stage, Scorer]:
-        """Both scorers by the names of their stages."""
-        return {"generator": self.generator, "ranker": self.ranker}
-
-
-def save(policy: Saved, path: str | Path) -> Path:
+def save(
+    path: str | Path, stages: Mapping[Stage, Scorer], vocabulary: Vocabulary, *, K2: int, K: int, trained_on: str | None
+) -> Path:
     """Writes the folder `path` in one piece."""
-    stages = policy.stages()
     tensors = {f"{stage}.{name}": t for stage, m in stages.items() for name, t in m.state_dict().items()}
     config = {
         "format": FORMAT,
-        "K2": int(policy.K2),
-        "K": int(policy.K),
+        "K2": int(K2),
+        "K": int(K),
         "stages": {stage: {"kind": m.kind, "sizes": m.spec()} for stage, m in stages.items()},
-        **({} if policy.trained_on is None else {"trained_on": policy.trained_on}),
+        **({} if trained_on is None else {"trained_on": trained_on}),
     }
     for m in stages.values():
         m.check()  # what could not be loaded again is not written
@@ -68,7 +52,7 @@ def save(policy: Saved, path: str | Path) -> Path:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
-        _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
+        _vocabulary_frame(vocabulary).write_parquet(folder / "vocabulary.parquet")
     return Path(path)
 
 
@@ -111,8 +95,10 @@ class _OtherFormatError(PolicyError):
     """Nothing is wrong with the folder but its version."""
 
 
-def load(path: str | Path, models: Iterable[type[nn.Module]] = ()) -> Saved:
-    """What is in the folder `path`; one that is damaged or of another version is refused. `models`: classes of one's own."""
+def load(path: str | Path, models: Iterable[type[nn.Module]] = ()) -> dict[str, Any]:
+    """The arguments of the `TwoStagePolicy` in the folder `path`; one that is damaged or of another version is refused.
+
+    `models`: classes of one's own."""
     register(models)
     folder = Path(path)
     for name in FILES:
@@ -152,7 +138,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"config.json, {where or 'as a whole'}: {problem['msg'].lower()}; {str(problem['input'])[:60]} came"
 
 
-def _read(folder: Path) -> Saved:
+def _read(folder: Path) -> dict[str, Any]:
     data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     version = data["format"]
     if version != FORMAT or isinstance(version, bool):
@@ -166,25 +152,19 @@ def _read(folder: Path) -> Saved:
     tensors = load_file(folder / "weights.safetensors")
     if strange := [name for name in tensors if name.partition(".")[0] not in _Stages.model_fields]:
         raise PolicyError(f"weights.safetensors: {strange[0]} belongs to no stage")
-    generator = _scorer("generator", config.stages.generator, tensors, vocabulary)
-    ranker = _scorer("ranker", config.stages.ranker, tensors, vocabulary)
-    return Saved(generator, ranker, config.K2, config.K, vocabulary, trained_on=config.trained_on)
+    return {
+        "generator": _scorer("generator", config.stages.generator, tensors, vocabulary),
+        "ranker": _scorer("ranker", config.stages.ranker, tensors, vocabulary),
+        "K2": config.K2,
+        "K": config.K,
+        "vocabulary": vocabulary,
+        "trained_on": config.trained_on,
+    }
 
 
 def _ids(frame: pl.DataFrame, column: str) -> pl.Series:
-    """The ids of one side without their padding; refuses others than distinct integers or strings."""
-    values = frame[column]
-    ids = values.drop_nulls()
-    if not (ids.dtype.is_integer() or ids.dtype == pl.String):
-        problem = f"ids are integers or strings; {ids.dtype} came"
-    elif values[: len(ids)].null_count():
-        row = int(values.is_null().arg_max() or 0)
-        problem = f"row {row} has no id, and rows after it have"
-    elif len(twice := ids.filter(ids.is_duplicated())):
-        problem = f"the id {twice[0]!r} comes more than once"
-    else:
-        return ids
-    raise PolicyError(f"vocabulary.parquet, column {column}: {problem}")
+    """The ids of one side without their padding."""
+    return frame[column][: len(frame) - frame[column].null_count()]
 
 
 def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], vocabulary: Vocabulary) -> Scorer:

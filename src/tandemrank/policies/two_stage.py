@@ -24,7 +24,6 @@ from tandemrank.gradients import race
 from tandemrank.policies import candidates, features, storage
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer, checked_scores
-from tandemrank.policies.storage import Saved
 
 if TYPE_CHECKING:
     from tandemrank.logs.titles import TitleSource
@@ -324,7 +323,7 @@ class TwoStagePolicy:
         else:
             s_c, s_r = self.plain_scores(q)
             unique, row_of = _unique_rows(s_c, s_r)
-            wanted, inverse = _distinct(row_of[rows] * D + item, len(unique) * D)
+            wanted, inverse = np.unique(row_of[rows] * D + item, return_inverse=True)
             found = race.exposure(
                 s_c[unique], s_r[unique], theta, self.K2, samples=samples, generator=generator,
                 documents=_pattern(wanted, len(unique), D),
@@ -421,7 +420,8 @@ class TwoStagePolicy:
     @checked
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
-        return storage.save(Saved(**vars(self)), path)
+        stages: dict[storage.Stage, Scorer] = {"generator": self.generator, "ranker": self.ranker}
+        return storage.save(path, stages, self.vocabulary, K2=self.K2, K=self.K, trained_on=self.trained_on)
 
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own, which may move."""
@@ -551,13 +551,6 @@ def _unique_rows(s_c: Tensor, s_r: Tensor) -> tuple[NDArray[np.int64], NDArray[n
     return first, inverse
 
 
-def _distinct(values: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct values in order, and the place of each value among them, without sorting.  Shapes: values [m] below n."""
-    present = np.zeros(n, np.bool_)
-    present[values] = True
-    return np.flatnonzero(present), (np.cumsum(present) - 1)[values]
-
-
 def _pattern(pairs: NDArray[np.int64], rows: int, D: int) -> csr_matrix:
     """A CSR pattern of sorted, distinct row * D + item."""
     indptr = np.searchsorted(pairs, np.arange(rows + 1) * D)
@@ -572,6 +565,6 @@ def load(path: str | Path, *, models: Iterable[type[nn.Module]] = ()) -> TwoStag
     """
     saved = storage.load(path, models)
     try:
-        return TwoStagePolicy(**vars(saved))
+        return TwoStagePolicy(**saved)
     except PolicyError as error:
         raise storage.damaged(path, error) from error
