@@ -294,7 +294,7 @@ for other, damages, arguments in (
             "has no items": (changed(item_id=None), "item_id"),
             "has words": (changed(x=["a", "b", "c"]), "column x"),
             "has infinity": (changed(x=[1.0, np.inf, 2.0]), "row 1, column x"),
-            "has a pair twice": (changed(query_id=[0, 0, 1], item_id=[3, 3, 3]), "row 0"),
+            "has a pair twice": (changed(query_id=[0, 0, 1], item_id=[3, 3, 3]), "row 1, column item_id"),
             "has other ids": Between(changed(query_id=[90, 91, 92]), "expected pairs of known queries and items"),
         },
         lambda good, name: [*with_features(good, good.path("item_features.parquet")), "--pair-features", name],
@@ -313,7 +313,7 @@ file_cases(
     {
         **PARQUET,
         "has no title": (changed(title=None), "expected the columns title and"),
-        "has an id twice": (changed(item_id=[0, 0, *range(2, D)]), "row 0, column item_id"),
+        "has an id twice": (changed(item_id=[0, 0, *range(2, D)]), "row 1, column item_id"),
         "has a link that runs": (changed(url=["javascript:alert(1)"] * D), "row 0, column url"),
     },
     lambda good, name: ["recommend", good.path("policy"), "--titles", name],

@@ -229,7 +229,7 @@ class TestOwnRatings:
             ),
             (
                 "user,item,rating\n1,2,4\n1,3,good\n",
-                "row 1, column rating: expected a finite number; got 'good'. 1 rows",
+                "row 1, column rating: expected a finite number; got 'good'. Correct",
             ),
             ("user,item,rating\n1,2,NaN\n", "row 0, column rating: expected a finite number; got 'NaN'"),
             ("user,item,rating\n1,2,4\n1,3,inf\n", "row 1, column rating: expected a finite number; got 'inf'"),

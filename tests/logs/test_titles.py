@@ -34,7 +34,7 @@ def test_a_search_is_of_plain_words_in_any_case() -> None:
         (ITEMS.drop("title"), "expected the columns title and either item_id or query_id; got item_id, url"),
         (ITEMS.with_columns(query_id=1), "either item_id or query_id"),
         (ITEMS.with_columns(item_id=pl.lit(1.5)), "expected integers or strings; got Float64"),
-        (ITEMS.with_columns(item_id=pl.lit(7)), "row 1: expected one row for each; got item 7 again"),
+        (ITEMS.with_columns(item_id=pl.lit(7)), "row 1, column item_id: expected one row for each; got item 7 again"),
         (ITEMS.with_columns(item_id=pl.Series([1, None])), "row 1, column item_id: expected an id; got None"),
         (ITEMS.with_columns(url=pl.lit("javascript:alert(1)")), "row 0, column url: expected an address that begins"),
         ([1], "expected a path or a frame of polars or pandas; got list"),

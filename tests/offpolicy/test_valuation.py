@@ -497,16 +497,19 @@ def test_policy_from_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (SCORES.drop("ranker_score"), "expected the columns .* numbers in ranker_score; got query_id"),
+        (SCORES.drop("ranker_score"), "expected the columns .* ranker_score is not there"),
         (SCORES.clear(), "no rows"),
         (SCORES.with_columns(item_id=pl.Series([1, None, 2, 3])), "row 1, column item_id: expected an id; got None"),
-        (SCORES.with_columns(candidate_score=pl.lit("x")), "numbers in candidate_score; got the type String"),
+        (SCORES.with_columns(candidate_score=pl.lit("x")), "column candidate_score: expected numbers; got String"),
         (
             SCORES.with_columns(ranker_score=pl.Series([0.0, 1.0, float("nan"), float("nan")])),
             "row 2, column ranker_score: expected a number .* got nan. 2 rows",
         ),
         (SCORES.with_columns(candidate_score=pl.Series([np.inf, 1.0, 1.0, 1.0])), "row 0, column candidate_score"),
-        (SCORES.with_columns(query_id=pl.lit("a")), "row 2: expected one row for each; got query 'a' and item 2 again"),
+        (
+            SCORES.with_columns(query_id=pl.lit("a")),
+            "row 2, column item_id: expected one row for each; got query 'a' and item 2 again",
+        ),
         (SCORES.with_columns(query_id=pl.lit(0.5)), "column query_id: expected integers or strings; got Float64"),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_pandas_frame_is_the_same() -> None:
         (TABLE.with_columns(item_id=pl.Series([1, None, 3, 4])), r"row 1, column item_id: expected an id; got None"),
         (
             TABLE.with_columns(item_id=pl.Series([7, 8, 7, 8])),
-            r"row 2: expected one row for each; got item 7 again\. Keep one",
+            r"row 2, column item_id: expected one row for each; got item 7 again\. Keep one",
         ),
         (
             TABLE.with_columns(tags=pl.Series([[1], [2], [3], [4]])),

@@ -157,7 +157,7 @@ def test_weights_learned_from_clicks_are_near_the_best_and_surely_better_than_to
         (lambda: tr.Hybrid(TABLE.drop("item_id")), "column item_id"),
         (lambda: tr.Hybrid(TABLE.with_columns(dense=pl.lit("x"))), "column dense: expected the scores"),
         (lambda: tr.Hybrid(TABLE.with_columns(dense=pl.lit(math.inf))), "row 0, column dense"),
-        (lambda: tr.Hybrid(pl.concat([TABLE, TABLE[:1]])), "row 8: expected one row for each"),
+        (lambda: tr.Hybrid(pl.concat([TABLE, TABLE[:1]])), "row 8, column item_id: expected one row for each"),
         (lambda: tr.Hybrid(TABLE, {"bm25": 1}), "expected one for each of bm25, dense; got bm25"),
         (lambda: tr.Hybrid(TABLE, {"bm25": 1, "dense": -1}), "0 or more"),
         (lambda: tr.Hybrid(TABLE, sharpness=0), "sharpness"),

@@ -57,7 +57,10 @@ def test_given_embeddings_from_pandas() -> None:
             r"row 1, column embedding: expected finite numbers, at most 1e\+15 in size; \[1.0, nan\] came\. 2 rows",
         ),
         (ITEMS[:2], r"the item frame, column item_id: id 3 is in the log but not there, among its 2 rows"),
-        (ITEMS.with_columns(item_id=pl.Series([1, 1, 3])), r"row 1: expected one row for each; got item 1 again"),
+        (
+            ITEMS.with_columns(item_id=pl.Series([1, 1, 3])),
+            r"row 1, column item_id: expected one row for each; got item 1 again",
+        ),
         (
             ITEMS.with_columns(embedding=pl.lit([1.0, 2.0, 3.0])),
             r"column embedding: those of queries have 2 numbers and those of items 3",
@@ -114,7 +117,7 @@ def test_columns_of_every_kind_are_learned_from_and_new_items_may_miss_any_of_th
         ({"item_id": ["0", "1", "2"], "a": [1.0, 2.0, 3.0]}, "Int64 in the log, String in the features"),
         (
             {"item_id": [0, 1, 1], "a": [1.0, 2.0, 3.0]},
-            r"row 2: expected one row for each; got item 1 again\. Keep one",
+            r"row 2, column item_id: expected one row for each; got item 1 again\. Keep one",
         ),
         ({"item_id": [0, 1, 2], "day": pl.Series([0, 1, 2]).cast(pl.Date)}, "Date came"),
     ],

@@ -112,7 +112,8 @@ def refuse_again(ids: Sequence[pl.Series], name: str) -> None:
     if again.any():
         row = int(again.arg_max() or 0)
         which = " and ".join(f"{one.name.removesuffix('_id')} {one[row]!r}" for one in ids)
-        raise DataError(f"{name}, row {row}: expected one row for each; got {which} again. Keep one of them.")
+        where = f"{name}, row {row}, column {ids[-1].name}"
+        raise DataError(f"{where}: expected one row for each; got {which} again. Keep one of them.")
 
 
 def refuse_large(values: pl.Series, name: str) -> None:

@@ -21,7 +21,7 @@ import pooch
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.files import regular, replacing
-from tandemrank._base.frames import UNREADABLE
+from tandemrank._base.frames import UNREADABLE, refuse_rows
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError, DownloadError
 from tandemrank.experiments.synthetic import synthetic_world
@@ -264,27 +264,17 @@ def _scan(path: Path) -> pl.LazyFrame:
     raise DataError(f"{path} ends in {path.suffix!r}. Expected a .csv or .parquet file.")
 
 
-def _refuse(bad: pl.Series, values: pl.Series, where: str, expected: str) -> None:
-    """Raises if any of `bad` is true, and names the first row, counted from 0 without the header, as in logs."""
-    if bad.any():
-        row = int(bad.to_numpy().argmax())
-        raise DataError(
-            f"{where}, row {row}, column {values.name}: expected {expected}; got {repr(values[row])[:60]}. "
-            f"{bad.sum()} rows have the problem. Correct or drop them."
-        )
-
-
 def _ids(values: pl.Series, where: str) -> pl.Series:
     """Ids as Int64 or String. Text that is all plain integers, as in a CSV, becomes integers ("007" stays text)."""
     if not (values.dtype.is_integer() or values.dtype == pl.String):
         raise DataError(
             f"{where}, column {values.name}: expected ids that are integers or strings; got {values.dtype}. Convert them."
         )
-    _refuse(values.is_null(), values, where, "an id")
+    refuse_rows(values.is_null(), values, where, "an id")
     integers = values.cast(pl.Int64, strict=False)
     if values.dtype == pl.String:
         return integers if (integers.cast(pl.String) == values).fill_null(False).all() else values
-    _refuse(integers.is_null(), values, where, "an integer of at most 64 bits with a sign")
+    refuse_rows(integers.is_null(), values, where, "an integer of at most 64 bits with a sign")
     return integers
 
 
@@ -295,7 +285,7 @@ def _numbers(values: pl.Series, where: str) -> pl.Series:
             f"{where}, column {values.name}: expected ratings that are numbers; got {values.dtype}. Convert them."
         )
     numbers = values.cast(pl.Float64, strict=False)
-    _refuse(~(numbers.abs() <= LARGEST).fill_null(False), values, where, "a finite number")
+    refuse_rows(~(numbers.abs() <= LARGEST).fill_null(False), values, where, "a finite number")
     return numbers
 
 

@@ -85,9 +85,10 @@ def policy_from_scores(scores: Table, K2: int | None, K: int, vocabulary: Vocabu
 
 def _scores(frame: pl.DataFrame, column: str, name: str) -> pl.Series:
     """A column of scores; refuses what is none."""
-    if column not in frame.columns or not frame[column].dtype.is_numeric():
-        got = f"the type {frame[column].dtype}" if column in frame.columns else f"{', '.join(frame.columns)}"
-        raise DataError(f"{name}: expected the columns {', '.join(SCORES)}, numbers in {column}; got {got}.")
+    if column not in frame.columns:
+        raise DataError(f"{name}: expected the columns {', '.join(SCORES)}; {column} is not there.")
+    if not frame[column].dtype.is_numeric():
+        raise DataError(f"{name}, column {column}: expected numbers; got {frame[column].dtype}.")
     found = frame[column].cast(pl.Float32)
     refuse_rows(~(found < np.inf).fill_null(False), frame[column], name, "a number below infinity, or -inf")
     return found
