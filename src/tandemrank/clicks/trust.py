@@ -113,7 +113,7 @@ class _Table:
         return sums_by(self.group * self.K + self.rank, x, GROUPS * self.K).reshape(GROUPS, self.K)
 
 
-def trust_of(log: Feedback, *, seed: int = 0) -> Trust | None:
+def trust_of(log: Feedback) -> Trust | None:
     """By the sums of a log; None where it has too few clicks, no ranks to compare, or no least loss inside the range of tau."""
     K = int(log.rank.max(initial=0)) + 1
     if not 2 <= K <= MOST_RANKS or log.clicks.sum() < ENOUGH or log.weighted:
@@ -127,7 +127,7 @@ def trust_of(log: Feedback, *, seed: int = 0) -> Trust | None:
     if min(tau - RANGE[0], RANGE[1] - tau) < END:
         return None
     theta = _loss(tau, table)[1]
-    fold = np.random.default_rng(seed).integers(0, FOLDS, log.Q)[table.query]
+    fold = np.random.default_rng(0).integers(0, FOLDS, log.Q)[table.query]
     without = np.array([_lowest(tau, table.of_queries(fold != one)) for one in range(FOLDS)])
     error = float(np.sqrt((FOLDS - 1) * without.var()))
     return Trust(tau, error, tuple(theta.tolist())) if error > 0 and np.isfinite(theta).all() else None

@@ -11,6 +11,12 @@ from tandemrank.policies.two_stage import CANDIDATES
 from tandemrank.training.config import LARGEST, LearningConfig
 from tandemrank.training.schedules import Method
 
+# What an experiment would ignore.
+OF_OWN_LOGS = {
+    **{name: name for name in ("evaluation_share", "context", "exclude", "safe")},
+    "by": "examination by more than the rank",
+}
+
 
 class ExperimentConfig(BaseModel):
     """The switches of the experiment; the paper's reading and ours are in PRESETS."""
@@ -67,18 +73,9 @@ class ExperimentConfig(BaseModel):
         """Refuses a name that no file can have here, and switches that would be ignored."""
         if not self.data.isprintable() or "\0" in self.data:
             raise ValueError("data: expected a name or a path of plain text")
-        if self.learning.evaluation_share is not None:
-            raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
-        if self.learning.by is not None:
-            raise ValueError(
-                "examination by more than the rank is for logs of one's own; an experiment's users have a curve"
-            )
-        if self.learning.context:
-            raise ValueError("context is for logs of one's own; the users of an experiment have none")
-        if self.learning.exclude is not None:
-            raise ValueError(
-                "exclude is for logs of one's own (learn); an experiment reports new items beside all (ndcg_new)"
-            )
+        for name, what in OF_OWN_LOGS.items():
+            if getattr(self.learning, name):
+                raise ValueError(f"{what} is for logs of one's own (learn); an experiment is judged by the truth")
         if self.production_generator_rank is not None and self.production_candidates is None:
             raise ValueError(
                 "production_generator_rank is for a production of two stages: give production_candidates too, or leave it out"
@@ -88,8 +85,6 @@ class ExperimentConfig(BaseModel):
                 f"production_generator_rank = {self.production_generator_rank}, but production's embeddings have rank = "
                 f"{self.rank}. Give fewer"
             )
-        if self.learning.safe:
-            raise ValueError("safe is for logs of one's own (learn); an experiment compares the methods as they are")
         return self
 
 

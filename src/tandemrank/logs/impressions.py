@@ -102,11 +102,14 @@ class FlatImpressions:
 
     def take(self, chosen: NDArray[np.bool_]) -> "FlatImpressions":
         """Only the chosen impressions. Shapes: chosen [n]."""
-        if chosen.all():
-            return self
-        inside = np.repeat(chosen, self.length)
+        return self if chosen.all() else self.in_order(np.flatnonzero(chosen))
+
+    def in_order(self, rows: NDArray[np.int64]) -> "FlatImpressions":
+        """Some of the impressions in another order.  Shapes: rows [r]."""
+        first, length = np.cumsum(self.length) - self.length, self.length[rows]
+        inside = np.arange(length.sum()) + np.repeat(first[rows] - (np.cumsum(length) - length), length)
         columns = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
-        return replace(self, **{name: x[inside if name in PER_ITEM else chosen] for name, x in columns.items()})  # type: ignore[arg-type]
+        return replace(self, **{name: x[inside if name in PER_ITEM else rows] for name, x in columns.items()})  # type: ignore[arg-type]
 
     def table(self, limit: int) -> Impressions:
         """The first impressions as a table, at most `limit`; an item's place in it is its rank."""

@@ -6,17 +6,16 @@ thread.
 """
 
 import asyncio
-import csv
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
-from io import StringIO
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
 import orjson
+import polars as pl
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pydantic import ValidationError
@@ -342,14 +341,11 @@ async def summary(context: Context, body: None) -> dict[str, Any]:
 
 async def summary_csv(context: Context, body: None) -> bytes:
     """Impressions and clicks by policy, and at each rank, as a table."""
-    text, rows = StringIO(), context.service.summary()
     ranks = [f"clicks_at_{k + 1}" for k in range(context.service.server.traffic.first.K)]
-    plain = [{**vars(one), **dict(zip(ranks, one.clicks_by_rank, strict=False))} for one in rows]
     names = [x.name for x in fields(PolicyClicks) if x.name != "clicks_by_rank"]
-    table = csv.DictWriter(text, [*names, *ranks], restval=0, extrasaction="ignore")
-    table.writeheader()
-    table.writerows(plain)
-    return text.getvalue().encode()
+    rows = [{**vars(one), **dict(zip(ranks, one.clicks_by_rank, strict=False))} for one in context.service.summary()]
+    table = pl.DataFrame([{name: row.get(name, 0) for name in (*names, *ranks)} for row in rows], [*names, *ranks])
+    return table.write_csv().encode()
 
 
 def page(name: str) -> Callable[[Context, None], Awaitable[bytes]]:

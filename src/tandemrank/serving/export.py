@@ -10,7 +10,6 @@ What a generator remembers of single pairs is no product: it is a list beside (`
 retrieval. A pair in a list has the score of the list, -inf where it is not available. Then candidates are those of the policy.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base.arguments import checked
-from tandemrank._base.files import Kind, has_keys, replacing
+from tandemrank._base.files import Kind, as_json, has_keys, replacing
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.policies import candidates
 from tandemrank.policies.hybrid import Hybrid
@@ -68,7 +67,7 @@ def export(policy: TwoStagePolicy, to: str, folder: str | Path) -> Path:
         files = sorted(path.name for path in place.iterdir())
         about = {"export": to, "K2": policy.K2, "K": policy.K, "files": files}
         about |= {"average_over": list(policy.context_columns)} if policy.context_columns else {}
-        (place / "export.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        _write_json(place / "export.json", about)
     return Path(folder)
 
 
@@ -150,12 +149,16 @@ def _write_lists(found: Vectors, place: Path) -> None:
 # --- search engines ---------------------------------------------------------------------------------------------------
 
 
-def _engine(name: str, definition: Callable[[int], Mapping[str, Any]]) -> Callable[[TwoStagePolicy, Path], None]:
+def _engine(
+    name: str,
+    definition: Callable[[int], Mapping[str, Any]],
+    hybrid: Callable[[Mapping[str, float], int], Mapping[str, Any]],
+) -> Callable[[TwoStagePolicy, Path], None]:
     """OpenSearch and Elasticsearch: a bulk file and a mapping, or the weights of a hybrid."""
 
     def write(policy: TwoStagePolicy, place: Path) -> None:
         if isinstance(policy.generator, Hybrid):
-            _write_json(place / f"{name}.json", HYBRIDS[name](policy.generator.shares, policy.K2))
+            _write_json(place / f"{name}.json", hybrid(policy.generator.shares, policy.K2))
             _write_weights(policy.generator, place)
             return
         found = vectors_of(policy)
@@ -191,7 +194,7 @@ def _write_lines(path: Path, frame: pl.DataFrame, line: pl.Expr) -> None:
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    path.write_text(as_json(value), encoding="utf-8")
 
 
 def _opensearch(r: int) -> dict[str, Any]:
@@ -283,12 +286,6 @@ def _profile(shares: Mapping[str, float], K2: int) -> str:
     )
 
 
-HYBRIDS: dict[str, Callable[[Mapping[str, float], int], dict[str, Any]]] = {
-    "opensearch": _pipeline,
-    "elasticsearch": _retriever,
-}
-
-
 def _write_weights(generator: Hybrid, place: Path) -> None:
     """Where weights differ by query: those of every query."""
     assert generator.vocabulary is not None
@@ -346,8 +343,8 @@ def _check_names(policy: TwoStagePolicy) -> None:
 FORMATS: dict[str, Callable[[TwoStagePolicy, Path], None]] = {
     "numpy": _numpy,
     "faiss": _faiss,
-    "opensearch": _engine("opensearch", _opensearch),
-    "elasticsearch": _engine("elasticsearch", _elasticsearch),
+    "opensearch": _engine("opensearch", _opensearch, _pipeline),
+    "elasticsearch": _engine("elasticsearch", _elasticsearch, _retriever),
     "vespa": _vespa,
     "onnx": onnx.write,
     "trec": _trec,

@@ -183,7 +183,7 @@ class Service:
         self.counts: Counter[str] = Counter()  # for monitoring, by the names of the metrics
         self.rollbacks = {"hand": 0, "verdict": 0}
         self.folder = settings.folder
-        live = self._load(self.folder.name_of(settings.policy))
+        live = self.folder.load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
         self.names = {live.digest: live.name}  # of all that ever were loaded
         self.previous: LivePolicy | None = None
@@ -201,10 +201,6 @@ class Service:
         self.changes: list[TrafficChange] = []
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
-
-    def _load(self, name: str) -> LivePolicy:
-        """A policy of the folder, warm."""
-        return self.folder.load(name)
 
     def _recorder(self, folder: Path) -> Recorder:
         settings = self.settings
@@ -231,7 +227,7 @@ class Service:
     def load(self, folder: str) -> LoadedPolicy:
         """Loads a policy, checks that it fits, warms it; nothing changes for those who ask."""
         with self._one_change():
-            live = self._load(folder)
+            live = self.folder.load(folder)
             self.server.check_fits(live)
             live = self.loaded.setdefault(live.digest, live)
             self.names[live.digest] = live.name

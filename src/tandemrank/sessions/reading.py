@@ -17,7 +17,7 @@ from tandemrank.errors import ConfigError, JobError, LogError
 from tandemrank.logs.checks import first_rows
 from tandemrank.logs.counting import tally
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import PER_ITEM, FlatImpressions
+from tandemrank.logs.impressions import FlatImpressions
 from tandemrank.logs.schema import LISTS
 from tandemrank.logs.sessions import last_clicks, moving_clicks, places, time_of
 from tandemrank.logs.sources import Source, impressions_in, sound_batches
@@ -114,7 +114,7 @@ def of_steps(lists: FlatImpressions, steps: pl.DataFrame, met: Vocabulary, state
     item_ids = met.item_ids.sort()
     position = np.empty(len(item_ids), np.int64)
     position[met.item_ids.arg_sort().to_numpy()] = np.arange(len(item_ids))
-    lists = _in_order(replace(lists, item=position[lists.item]), order)
+    lists = replace(lists, item=position[lists.item]).in_order(order)
     moved, step = moving_clicks(lists), places(session)[1]
     clicked = np.where(moved >= 0, np.append(lists.item, -1)[moved], -1)
     last, since = last_clicks(session, clicked)
@@ -202,12 +202,3 @@ def _together(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
         return pl.concat([part.select(common) for part in parts], how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise LogError(f"expected columns of one type in all parts of the log; got others: {error}.") from error
-
-
-def _in_order(lists: FlatImpressions, order: Whole) -> FlatImpressions:
-    """The same lists in another order."""
-    length = lists.length[order]
-    start = (np.cumsum(lists.length) - lists.length)[order]
-    inside = np.arange(length.sum()) + np.repeat(start - (np.cumsum(length) - length), length)
-    columns = {name: x for name, x in vars(lists).items() if x is not None}
-    return replace(lists, **{name: x[inside if name in PER_ITEM else order] for name, x in columns.items()})
