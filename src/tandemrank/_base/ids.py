@@ -1,7 +1,7 @@
 """Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use: those of a vocabulary, and those
 that ids get as they are met (`IdRegistry`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -93,6 +93,20 @@ def checked_positions(values: ArrayLike, n: int, what: str) -> NDArray[np.int64]
         wrong = array[(array < 0) | (array >= n)]
         raise PolicyError(f"positions of {what} go from 0 to {n - 1}; {len(wrong)} do not (first: {wrong[0]}).")
     return array.astype(np.int64)
+
+
+def in_batches(
+    q: NDArray[np.int64], size: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """The distinct queries among some, `size` at a time; where these are asked for, and which of them each time.
+
+    Shapes: q [n] -> [B], [m], [m].
+    """
+    distinct, row = np.unique(q, return_inverse=True)
+    order = np.argsort(row, kind="stable")
+    bounds = np.searchsorted(row[order], np.arange(0, len(distinct) + size, size))
+    for first, start, stop in zip(range(0, len(distinct), size), bounds, bounds[1:], strict=False):
+        yield distinct[first : first + size], order[start:stop], row[order[start:stop]] - first
 
 
 FEW = 16  # ids that are looked up one by one

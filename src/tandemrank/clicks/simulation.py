@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base import random
+from tandemrank._base.ids import in_batches
 from tandemrank._base.random import Stream
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks.models import ClickModel, click_probability
@@ -39,14 +40,9 @@ def one_stage(scores: Scores, K: int, *, chunk: int = 256) -> Draw:
     """
 
     def draw(queries: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        distinct, row = np.unique(queries, return_inverse=True)
-        order = np.argsort(row, kind="stable")
-        starts = np.searchsorted(row[order], np.arange(0, len(distinct) + chunk, chunk))
         items = np.empty((len(queries), K), dtype=np.int32)
-        for c, first in enumerate(range(0, len(distinct), chunk)):
-            lists = order[starts[c] : starts[c + 1]]
-            s = scores(distinct[first : first + chunk])
-            items[lists] = plackett_luce.draw(s, row[lists] - first, keys[lists], K)
+        for part, lists, rows in in_batches(queries, chunk):
+            items[lists] = plackett_luce.draw(scores(part), rows, keys[lists], K)
         return items
 
     return draw

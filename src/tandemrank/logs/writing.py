@@ -64,16 +64,15 @@ def _frame(
 ) -> pl.DataFrame:
     """Impressions as rows of the wide log, in outside ids."""
     shown = flattened(part, vocabulary, propensities)
-    row = np.repeat(np.arange(len(part.query)), shown.length)
-    flat = {"items": vocabulary.item_ids.gather(shown.item), "clicks": pl.Series(shown.click)}
+    padded = {
+        "items": vocabulary.item_ids.gather(np.maximum(part.items, 0).ravel()),
+        "clicks": pl.Series(part.clicks.ravel()),
+    }
     if shown.propensity is not None:
-        flat["propensities"] = pl.Series(shown.propensity)
-    if len(row) == part.items.size:
-        lists = [values.reshape(part.items.shape).arr.to_list().alias(name) for name, values in flat.items()]
-        frame = pl.DataFrame([vocabulary.query_ids.gather(part.query).alias("query_id"), *lists])
-    else:  # short lists
-        ids = pl.DataFrame({"row": np.arange(len(part.query)), "query_id": vocabulary.query_ids.gather(part.query)})
-        lists_by_row = pl.DataFrame({"row": row, **flat}).group_by("row", maintain_order=True).agg(pl.all())
-        frame = ids.join(lists_by_row, on="row", how="left", maintain_order="left").drop("row")
-        frame = frame.with_columns(pl.col(*flat).fill_null([]))
+        rho_0 = np.ones(part.items.size)
+        rho_0[part.items.ravel() >= 0] = shown.propensity
+        padded["propensities"] = pl.Series(rho_0)
+    lists = [values.reshape(part.items.shape).arr.to_list().alias(name) for name, values in padded.items()]
+    frame = pl.DataFrame([vocabulary.query_ids.gather(part.query).alias("query_id"), *lists])
+    frame = frame.with_columns(pl.col(*padded).list.head(pl.lit(pl.Series(shown.length))))
     return frame if policy is None else frame.with_columns(policy=pl.lit(policy))

@@ -17,7 +17,16 @@ from tandemrank._base import cluster, random
 from tandemrank._base.arguments import checked, matrix
 from tandemrank._base.cluster import Engine
 from tandemrank._base.frames import Value, named
-from tandemrank._base.ids import Id, Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
+from tandemrank._base.ids import (
+    Id,
+    Ids,
+    Vocabulary,
+    checked_positions,
+    id_series,
+    in_batches,
+    plain_ids,
+    positions_of,
+)
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import race
@@ -253,15 +262,12 @@ class TwoStagePolicy:
         if keys.shape != q.shape:
             raise PolicyError(f"keys: expected one key per query, {len(q)}; got the shape {keys.shape}.")
         shown = np.empty((len(q), self.K), np.int32)
-        distinct, row = np.unique(q, return_inverse=True)
-        order = np.argsort(row, kind="stable")
-        bounds = np.searchsorted(row[order], np.arange(0, len(distinct) + BATCH, BATCH))
-        for number, part in enumerate(self.parts(distinct)):
-            chosen = order[bounds[number] : bounds[number + 1]]
-            rows = row[chosen] - number * BATCH
+        done = 0
+        for part, chosen, rows in in_batches(q, BATCH):
             shown[chosen] = self.draw(part, rows, keys[chosen])
+            done += len(chosen)
             if progress:
-                progress(int(bounds[number + 1]))
+                progress(done)
         return shown
 
     def draw(self, q: NDArray[np.int64], rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
@@ -543,8 +549,6 @@ NOT_AVAILABLE = torch.tensor(-torch.inf)
 
 def _unique_rows(s_c: Tensor, s_r: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first row of each kind, and for every row the number of its kind, by the bytes of both scores."""
-    if bool((s_c == s_c[:1]).all()) and bool((s_r == s_r[:1]).all()):  # all alike, as of a policy that knows no query
-        return np.zeros(min(len(s_c), 1), np.int64), np.zeros(len(s_c), np.int64)
     both = np.ascontiguousarray(np.concatenate([s_c.numpy(), s_r.numpy()], 1))
     as_bytes = both.view(np.dtype((np.void, both.dtype.itemsize * both.shape[1]))).ravel()
     _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
