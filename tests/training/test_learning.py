@@ -513,8 +513,7 @@ def test_a_log_is_read_once_also_where_a_logger_is_fitted_to_its_lists(world, mo
         reads.append(arguments)
         return original(*arguments, **options)
 
-    for module in (sources, reading):
-        monkeypatch.setattr(module, "batches", spy)
+    monkeypatch.setattr(sources, "batches", spy)
     items = pl.concat([items_of(world), pl.Series([-5, 10**6])])  # other ids before and after the log's own
     table = pl.DataFrame({"item_id": items, "x": np.arange(len(items)) / 10})
     begin = Start(item_features=table) if start == "features" else Start()
