@@ -8,7 +8,7 @@
 - `buckets`: files at a URL
 - `config`: configuration from a preset, a TOML file and single switches
 - `sparse`: sparse matrices in one form
-- `frames`: tables of files and frames of polars and pandas, and their ids; the values of a context as texts; Parquet with a checksum
+- `frames`: tables of files and of frames, and their ids; the values of a context as texts; Parquet with a checksum
 - `cluster`: Ray: functions as tasks of a cluster; groups of processes, each with some queries, and what they add up
 - `processes`: worker processes that end with their parent, one process at a time in a folder
 """
