@@ -102,7 +102,7 @@ def test_worlds_of_any_size(queries: int, items: int, seed: int) -> None:
 
 @pytest.mark.parametrize(("queries", "items", "seed"), [(0, 5, 0), (5, 0, 0), (5, 5, -1)])
 def test_impossible_worlds_are_refused(queries: int, items: int, seed: int) -> None:
-    with pytest.raises(ConfigError, match=f"but {queries} queries, {items} items and seed {seed} came"):
+    with pytest.raises(ConfigError, match=f"got {queries} queries, {items} items and seed {seed}"):
         synthetic_world(queries, items, seed=seed)[0]
 
 

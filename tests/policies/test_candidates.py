@@ -181,9 +181,9 @@ BROKEN = {
     "infinite": (lambda s: s + torch.inf, r"\+inf"),
     "order": (lambda s: s + torch.arange(s.shape[1]) / 10, "order of its candidates"),
     "chance": (lambda s: s + torch.rand(s.shape), "or on chance"),
-    "array": (lambda s: s.detach().numpy(), "must return a tensor of scores; ndarray came"),
-    "none": (lambda s: None, "NoneType came"),
-    "whole numbers": (lambda s: (10 * s).long(), "as floats; torch.int64 came"),
+    "array": (lambda s: s.detach().numpy(), "must return a tensor of scores; got ndarray"),
+    "none": (lambda s: None, "got NoneType"),
+    "whole numbers": (lambda s: (10 * s).long(), "as floats; got torch.int64"),
 }
 
 

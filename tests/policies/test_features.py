@@ -144,10 +144,10 @@ def test_a_pandas_frame_is_the_same() -> None:
         ),
         (
             TABLE.with_columns(tags=pl.Series([[1], [2], [3], [4]])),
-            r"column tags: .* List\(Int64\) came\. Turn it into",
+            r"column tags: .* got List\(Int64\)\. Turn it into",
         ),
         (TABLE.with_columns(tags=pl.struct("price", "stock")), r"column tags: features are .* Struct"),
-        (TABLE.with_columns(day=pl.lit(date(2020, 1, 1))), r"column day: features are .* Date came\. .*date into days"),
+        (TABLE.with_columns(day=pl.lit(date(2020, 1, 1))), r"column day: features are .* got Date\. .*date into days"),
         (
             TABLE.with_columns(price=pl.Series([1.0, 2.0, float("inf"), -float("inf")])),
             r"row 2, column price: expected a number below 1e\+100 in size, or null; got inf\. 2 rows",
@@ -181,7 +181,7 @@ def test_refusals_of_encoding() -> None:
         DataError, match=r"trained with the column price \(numbers\), which is not among item_id, stock"
     ):
         features.encode(encoder, frame.drop("price"), pl.Series([10]))
-    with pytest.raises(DataError, match=r"column price: the model was trained with numbers; String came"):
+    with pytest.raises(DataError, match=r"column price: the model was trained with numbers; got String"):
         features.encode(encoder, frame.with_columns(pl.col("price").cast(pl.String)), pl.Series([10]))
-    with pytest.raises(DataError, match=r"column kind: the model was trained with strings; Int32 came"):
+    with pytest.raises(DataError, match=r"column kind: the model was trained with strings; got Int32"):
         features.encode(encoder, frame.with_columns(kind=pl.lit(1)), pl.Series([10]))

@@ -252,7 +252,7 @@ def test_what_is_damaged_is_one_error(saved, tmp_path, kind, damage) -> None:
 def test_the_message_says_what_is_wrong(saved, tmp_path) -> None:
     folder = tmp_path / "policy"
     for damage, words in (
-        (ANY["K = 2.5"], r"config.json, K: input should be a valid integer; 2.5 came"),
+        (ANY["K = 2.5"], r"config.json, K: input should be a valid integer; got 2.5"),
         (ANY["ids twice"], r"item_ids: expected each id once; got 10 more than once"),
         (ANY["ids with a gap"], r"query_ids: expected an id at every place; got null at 1"),
         (ANY["unknown kind"], r"unknown kind .forest..*If it is a model of your own"),

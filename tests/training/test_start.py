@@ -41,20 +41,20 @@ def test_given_embeddings_from_pandas() -> None:
     [
         (ITEMS.drop("embedding"), r"the item frame: expected a column embedding; the columns are item_id"),
         (ITEMS.drop("item_id"), r"expected a column item_id; the columns are embedding"),
-        (ITEMS.with_columns(embedding=pl.lit(1.0)), r"column embedding: expected lists of numbers; Float64 came"),
-        (ITEMS.with_columns(embedding=pl.lit(["a"])), r"column embedding: expected lists of numbers; List\(String\)"),
+        (ITEMS.with_columns(embedding=pl.lit(1.0)), r"column embedding: expected lists of numbers; got Float64"),
+        (ITEMS.with_columns(embedding=pl.lit(["a"])), r"column embedding: expected lists of numbers; got List\(String\)"),
         (
             ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], [1.0], [3.0, 4.0]])),
-            r"row 1, column embedding: expected 2 numbers, as in row 0; 1 came",
+            r"row 1, column embedding: expected 2 numbers, as in row 0; got 1",
         ),
-        (ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], None, [3.0, 4.0]])), r"row 1, .* 2 numbers.* 0 came"),
+        (ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], None, [3.0, 4.0]])), r"row 1, .* 2 numbers.* got 0"),
         (
             ITEMS.with_columns(embedding=pl.Series([[], [], []], dtype=pl.List(pl.Float64))),
             r"row 0, column embedding: expected some numbers",
         ),
         (
             ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], [1.0, float("nan")], [None, 4.0]])),
-            r"row 1, column embedding: expected finite numbers, at most 1e\+15 in size; \[1.0, nan\] came\. 2 rows",
+            r"row 1, column embedding: expected finite numbers, at most 1e\+15 in size; got \[1.0, nan\]\. 2 rows",
         ),
         (ITEMS[:2], r"the item frame, column item_id: id 3 is in the log but not there, among its 2 rows"),
         (
@@ -119,7 +119,7 @@ def test_columns_of_every_kind_are_learned_from_and_new_items_may_miss_any_of_th
             {"item_id": [0, 1, 1], "a": [1.0, 2.0, 3.0]},
             r"row 2, column item_id: expected one row for each; got item 1 again\. Keep one",
         ),
-        ({"item_id": [0, 1, 2], "day": pl.Series([0, 1, 2]).cast(pl.Date)}, "Date came"),
+        ({"item_id": [0, 1, 2], "day": pl.Series([0, 1, 2]).cast(pl.Date)}, "got Date"),
     ],
 )
 def test_tables_that_cannot_be_used_are_refused(table, told) -> None:

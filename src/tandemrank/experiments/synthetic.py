@@ -43,7 +43,7 @@ def synthetic_world(queries: int, items: int, *, seed: int = 0) -> tuple[csr_mat
     if min(queries, items) < 1 or seed < 0:
         raise ConfigError(
             f"a synthetic world needs at least 1 query, 1 item and a seed >= 0, "
-            f"but {queries} queries, {items} items and seed {seed} came."
+            f"got {queries} queries, {items} items and seed {seed}."
         )
     rng = np.random.default_rng(seed)
     activity = _activity(queries, items, rng)

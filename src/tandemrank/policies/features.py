@@ -92,9 +92,9 @@ def encoder_from(data: dict[str, Any]) -> Encoder:
     names = [found.id_column, *(n.name for n in found.numeric), *(c.name for c in found.categorical)]
     texts = [*names, *(value for column in found.categorical for value in column.values)]
     if not all(isinstance(text, str) for text in texts) or len(set(names)) < len(names):
-        raise DataError("an encoder has distinct names of columns, and categories that are strings; others came.")
+        raise DataError("an encoder has distinct names of columns, and categories that are strings; got others.")
     if any(len(set(column.values)) < len(column.values) for column in found.categorical):
-        raise DataError("an encoder has every category of a column once; one came twice.")
+        raise DataError("an encoder has every category of a column once; got one twice.")
     for column in found.numeric:
         if (
             not all(isinstance(x, int | float) and math.isfinite(x) for x in (column.mean, column.scale))
@@ -128,7 +128,7 @@ def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
             refuse_large(values, name)
         elif not _is_category(values.dtype):
             raise DataError(
-                f"{name}, column {column}: features are numbers, booleans or strings; {values.dtype} came. "
+                f"{name}, column {column}: features are numbers, booleans or strings; got {values.dtype}. "
                 f"Turn it into such columns (a date into days, a list into one column per value), or drop it."
             )
     return frame
@@ -252,7 +252,7 @@ def _check_column(frame: pl.DataFrame, column: str, words: str, fits: Callable[[
         )
     dtype = frame[column].dtype
     if not (fits(dtype) or dtype == pl.Null):
-        raise DataError(f"column {column}: the model was trained with {words}; {dtype} came. Convert them.")
+        raise DataError(f"column {column}: the model was trained with {words}; got {dtype}. Convert them.")
 
 
 def rows(frame: pl.DataFrame, id_column: str, ids: pl.Series, name: str | None = None) -> NDArray[np.int64]:

@@ -86,7 +86,7 @@ class Memory:
     def limited(self, pairs: int) -> "Memory":
         """The same with at most so many pairs: those that say most, |value| largest; ties to the lower query and item."""
         if pairs < 0:
-            raise ConfigError(f"expected a limit of 0 or more pairs to remember; {pairs} came.")
+            raise ConfigError(f"expected a limit of 0 or more pairs to remember; got {pairs}.")
         if len(self.item) <= pairs:
             return self
         kept = np.zeros(len(self.item), np.bool_)

@@ -161,14 +161,14 @@ class Scorer(nn.Module, ABC):
 def checked_scores(found: object, shape: tuple[int, ...], scorer: Scorer, stage: str) -> Tensor:
     """What a stage answered, if it is one number per query and item, none of them NaN or +inf.  Shapes: found [B, M]."""
     if not isinstance(found, Tensor):
-        raise PolicyError(f"the {stage} ({scorer.kind}) must return a tensor of scores; {type(found).__name__} came.")
+        raise PolicyError(f"the {stage} ({scorer.kind}) must return a tensor of scores; got {type(found).__name__}.")
     if tuple(found.shape) != tuple(shape):
         raise PolicyError(
             f"the {stage} ({scorer.kind}) was asked for scores of the shape {tuple(shape)}, one per query and item; "
-            f"{tuple(found.shape)} came."
+            f"got {tuple(found.shape)}."
         )
     if not found.is_floating_point():
-        raise PolicyError(f"the {stage} ({scorer.kind}) must return scores as floats; {found.dtype} came.")
+        raise PolicyError(f"the {stage} ({scorer.kind}) must return scores as floats; got {found.dtype}.")
     _bridge.check_scores(found.detach(), "ranker" if stage == "re-ranker" else stage)
     return found.float()
 

@@ -135,7 +135,7 @@ def damaged(folder: str | Path, error: BaseException) -> PolicyError:
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     where = ".".join(map(str, problem["loc"]))
-    return f"config.json, {where or 'as a whole'}: {problem['msg'].lower()}; {str(problem['input'])[:60]} came"
+    return f"config.json, {where or 'as a whole'}: {problem['msg'].lower()}; got {str(problem['input'])[:60]}"
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -240,7 +240,7 @@ class TwoStagePolicy:
     def _pairs(self, frame: pl.DataFrame) -> csr_matrix:
         """The positions of a frame's pairs.  Shapes: -> sparse [Q, D]."""
         if not {"query_id", "item_id"} <= set(frame.columns):
-            raise PolicyError(f"pairs to exclude have the columns query_id and item_id; {frame.columns} came.")
+            raise PolicyError(f"pairs to exclude have the columns query_id and item_id; got {frame.columns}.")
         ids = self.vocabulary
         q = positions_of(ids.query_ids, frame["query_id"], "query", missing="mark", owner="the policy")
         d = positions_of(ids.item_ids, frame["item_id"], "item", missing="mark", owner="the policy")
@@ -295,7 +295,7 @@ class TwoStagePolicy:
         q = checked_positions(q, len(self.vocabulary.query_ids), "queries")
         item = checked_positions(item, len(self.vocabulary.item_ids), "items")
         if len(q) != len(item):
-            raise PolicyError(f"pairs have one query and one item each; {len(q)} queries and {len(item)} items came.")
+            raise PolicyError(f"pairs have one query and one item each; got {len(q)} queries and {len(item)} items.")
         _generator(seed)
         curve = torch.from_numpy(check_examination(theta)).float()
         order, rho, error = np.argsort(q, kind="stable"), np.empty(len(q)), np.empty(len(q))

@@ -49,14 +49,14 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
     column = frame["embedding"]
     dtype = column.dtype
     if not (isinstance(dtype, pl.List | pl.Array) and dtype.inner is not None and dtype.inner.is_numeric()):
-        raise DataError(f"{name}, column embedding: expected lists of numbers; {dtype} came.")
+        raise DataError(f"{name}, column embedding: expected lists of numbers; got {dtype}.")
     lists = column.cast(pl.List(pl.Float32))
     length = lists.list.len().fill_null(0)
     wrong = (length != length[0]) | (length == 0)
     if wrong.any():
         row = int(wrong.to_numpy().argmax())
         raise DataError(
-            f"{name}, row {row}, column embedding: expected {length[0] or 'some'} numbers, as in row 0; {length[row]} came."
+            f"{name}, row {row}, column embedding: expected {length[0] or 'some'} numbers, as in row 0; got {length[row]}."
         )
     values = lists.list.explode().fill_null(np.nan).to_numpy().reshape(len(frame), -1)
     finite = (np.abs(values) <= WEIGHT).all(1)
@@ -64,8 +64,7 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
         row = int(finite.argmin())
         raise DataError(
             f"{name}, row {row}, column embedding: expected finite numbers, at most {WEIGHT:g} in size; "
-            f"{str(column[row].to_list())[:100]} came. "
-            f"{(~finite).sum()} rows have the problem."
+            f"got {str(column[row].to_list())[:100]}. {(~finite).sum()} rows have the problem."
         )
     return values[features.rows(frame, id_column, ids, name)]
 
