@@ -409,7 +409,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
     assert code == 4, err
     assert out.startswith("Do not ship.\n")
     assert "it is no better by +0.5" in out
-    assert "<h1>Do not ship.</h1>" in page.read_text(encoding="utf-8")
+    assert "<h1>Do not ship</h1>" in page.read_text(encoding="utf-8")
     assert 'tandemrank decide <span class="whole">--logs</span>' in page.read_text(encoding="utf-8")
     code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-20", "--json")
     assert code == 0, err

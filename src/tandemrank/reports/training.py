@@ -257,6 +257,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0, named: Named =
         caption=f"Off-policy estimates ({by}) with 95% intervals on {log.evaluation:,.0f} impressions that nothing "
         "before has seen; production's is what these impressions show.",
     )
+    explained = {"seed": "of everything random"} | switch_help(type(learned.config))
     parts = [
         Section(title="What it is worth", tiles=_tiles(learned), sentences=sentences(learned)),
         worth,
@@ -273,7 +274,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0, named: Named =
         sections.examination(learned.production.log, used if isinstance(used, CellCurve) else learned.config.theta),
         sections.reading(learned.behaviour),
         Section(title="The log", terms=_log(learned)),
-        Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
+        Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), explained)),
         page.reproduce(command),
     ]
     period = "" if log.period is None else page.period_of(*log.period)
@@ -289,11 +290,11 @@ def _tiles(learned: Learned) -> list[tuple[str, str, str]]:
     if gain is None or gain.verdict == Verdict.REFUSE:
         return [*tiles, (label(method), "–", str(value.verdict))]
     tiles.append((f"{label(method)}, estimated", decimal(value.value), str(value.verdict)))
-    tiles.append(("gain", signed(gain.difference), bracket(*gain.interval, signed)))
+    tiles.append(("Gain", signed(gain.difference), bracket(*gain.interval, signed)))
     if gain.lower_bound is None:
         return tiles
     sure = "if the propensities are right" if guessed(value, varies=True) else unit
-    return [*tiles, ("gain, at least", signed(gain.lower_bound), sure)]
+    return [*tiles, ("Gain, at least", signed(gain.lower_bound), sure)]
 
 
 def _candidates(learned: Learned) -> Section:
