@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -234,33 +234,33 @@ def published(command: str, forms: dict[str, Schema]) -> Schema:
 
 
 def _tidy(schema: Schema) -> Schema:
-    """A single type by itself, and nothing that says nothing."""
-    found = {key: value for key, value in schema.items() if value not in ({}, [])}
-    if len(found.get("type", ())) == 1:
-        found["type"] = found["type"][0]
+    """A single type by itself; what may be null is among the members of an enumeration."""
+    found = _each(schema, _tidy)
     if "enum" in found and "null" in found["type"]:
         found["enum"] = [*found["enum"], None]
-    if "properties" in found:
-        found["properties"] = {name: _tidy(one) for name, one in found["properties"].items()}
-    for key in ("items", "additionalProperties"):
-        if isinstance(found.get(key), dict):
-            found[key] = _tidy(found[key])
+    if len(found.get("type", ())) == 1:
+        found["type"] = found["type"][0]
     return found
 
 
 def _untidy(schema: Schema) -> Schema:
     """What `_tidy` was given."""
-    found: Schema = {key: value for key, value in schema.items() if key not in ("$schema", "title", "description")}
+    found = _each({key: x for key, x in schema.items() if key not in ("$schema", "title", "description")}, _untidy)
     if isinstance(found.get("type"), str):
         found["type"] = [found["type"]]
     if "enum" in found:
         found["enum"] = [x for x in found["enum"] if x is not None]
+    return found
+
+
+def _each(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+    """A schema whose parts are changed."""
+    found = dict(schema)
     if "properties" in found:
-        found["properties"] = {name: _untidy(one) for name, one in found["properties"].items()}
-        found.setdefault("required", [])
+        found["properties"] = {name: change(one) for name, one in found["properties"].items()}
     for key in ("items", "additionalProperties"):
         if isinstance(found.get(key), dict):
-            found[key] = _untidy(found[key])
+            found[key] = change(found[key])
     return found
 
 

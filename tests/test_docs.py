@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -216,9 +217,20 @@ def test_no_page_and_no_help_has_old_names_or_turns_of_phrase(words: str) -> Non
         )
     for config in CONFIGS:
         texts[config.__name__] = " ".join(field.description or "" for field in config.model_fields.values())
-    for name, text in texts.items():
+    for name, text in (texts | errors()).items():
         found = re.search(words, text)
         assert found is None, f"{name}: {found[0] if found else ''}: {STALE[words]}"
+
+
+@cache
+def errors() -> dict[str, str]:
+    """The messages of the errors that each module raises."""
+    found = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        raised = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Raise)]
+        parts = [x.value for node in raised for x in ast.walk(node) if isinstance(x, ast.Constant)]
+        found[path.name] = " ".join(part for part in parts if isinstance(part, str))
+    return found
 
 
 def test_make_targets_exist() -> None:

@@ -13,13 +13,12 @@ import polars as pl
 import pytest
 
 import json_schemas
+import tandemrank as tr
 from independent import simulator
-from tandemrank.cli import experiments
 from tandemrank.cli.main import app, main
 
 WORLD = simulator.world(3, queries=40, items=12, K=3, K2=6)
 GOLDEN = Path(__file__).parents[1] / "logs" / "golden"
-TINY = {"queries": 60, "items": 40, "rank": 5}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +33,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A query always has the list of one row.
     same = {"half": log.query % 2, "items": log.items[log.query].tolist(), "timestamp": np.arange(1200)}
     pl.DataFrame(columns | same).write_parquet(folder / "fixed.parquet")
+    # In the last tenth there are queries and items that nobody has seen before.
+    late = np.arange(1200) > 1080
+    new = {
+        "query_id": log.query + 30 * late,
+        "items": (log.items + 8 * late[:, None]).tolist(),
+        "timestamp": np.arange(1200),
+    }
+    pl.DataFrame(columns | new).write_parquet(folder / "new.parquet")
     Q, D = WORLD.R.shape
-    scores = pl.DataFrame({"query_id": np.repeat(np.arange(Q), D), "item_id": np.tile(np.arange(D), Q)})
-    scores.with_columns(
+    scores = [tr.GivenScores(x) for x in (WORLD.s_c, WORLD.s_r)]
+    tr.TwoStagePolicy(*scores, 6, 3, tr.Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))).save(folder / "policy")
+    pairs = pl.DataFrame({"query_id": np.repeat(np.arange(Q), D), "item_id": np.tile(np.arange(D), Q)})
+    pairs.with_columns(
         candidate_score=pl.Series(WORLD.s_c.ravel()), ranker_score=pl.Series((1.1 * WORLD.s_r).ravel())
     ).write_parquet(folder / "scores.parquet")
     curve = {"theta": [1.0, 0.6, 0.5], "low": [0.9, 0.5, 0.4], "high": [1.0, 0.7, 0.6], "level": 0.95}
@@ -54,21 +63,22 @@ COMMANDS = {
     "estimate, several": f"estimate {ASKED} 4,6 --report page.html",
     "estimate, lists": f"estimate {ASKED} 6 --list-reward reward",
     "estimate, refused": f"estimate {ASKED.replace('log.', 'fixed.')} 6",
+    "estimate, of the unknown": "estimate --logs new.parquet --policy policy",
     "compare": f"compare {ASKED} 6",
     "compare, refused": f"compare {ASKED.replace('log.', 'fixed.')} 6",
+    "compare, of the unknown": "compare --logs new.parquet --policy policy",
     "decide": f"decide {ASKED} 6 --segment half --at-least -2",
     "decide, do not": f"decide {ASKED} 6 --at-least 2",
     "decide, refused": f"decide {ASKED.replace('log.', 'fixed.')} 6 --segment half",
     "decide, shadow lists": "decide --logs log.parquet --shadow other=shadow --reward worth --most-clicks 6 "
     "--guardrail clicks=-1",
+    "decide, of the unknown": "decide --logs new.parquet --policy policy",
     "learn": "learn --logs log.parquet --candidates 6 --method beliefs --method joint --set epochs=2 --out learned",
     "learn, auto": "learn --logs log.parquet --set safe=true --out auto",
     "learn, refused": "learn --logs fixed.parquet --context half --out refused",
+    "learn, of the unknown": "learn --logs new.parquet --out unknown",
     "validate": "validate fixed.parquet",
     "simulate": "simulate --impressions 300 --set queries=60 --set items=40 --set rank=5 --out drawn",
-    "table": "table --methods baseline,beliefs --candidates 15 --impressions 900 --runs 2 --jobs 1 --set epochs=2 "
-    "--set queries=60 --set items=40 --set rank=5 --out table",
-    "demo": "demo --jobs 1 --out demo",
 }
 
 
@@ -76,8 +86,6 @@ COMMANDS = {
 def test_a_command_prints_what_its_schema_says(
     name: str, place: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"experiment": TINY | {"learning": {"training": {"epochs": 2}}}, "candidates": [15]}
-    monkeypatch.setattr(experiments, "DEMO", small | {"impressions": [900], "runs": 1})
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", ["tandemrank", *COMMANDS[name].split(), "--json"])
     with pytest.raises(SystemExit) as stop:

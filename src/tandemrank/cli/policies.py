@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from tandemrank._base.files import Kind, replacing
+from tandemrank._base.progress import load_first, training_progress
 from tandemrank.cli import sessions
 from tandemrank.cli.options import (
     Config,
@@ -30,7 +31,6 @@ from tandemrank.cli.options import (
     read_curve_option,
     resumable,
 )
-from tandemrank.cli.progress import load_first, training_progress
 from tandemrank.cli.sessions import SessionOptions
 from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError, PolicyError

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard, cast
@@ -258,6 +259,15 @@ def period_in(source: Source) -> tuple[float, float] | None:
     times = np.concatenate([np.zeros(0), *map(times_in, parts(source))])
     times = times[np.isfinite(times)]
     return (float(times.min()), float(times.max())) if len(times) else None
+
+
+def days_of(period: tuple[float, float] | None) -> str:
+    """The days of a log, by its first and last time in Unix seconds; empty where they are not known."""
+    try:
+        days = [datetime.fromtimestamp(moment, UTC).date().isoformat() for moment in period or ()]
+    except (OverflowError, OSError, ValueError):  # beyond the calendar
+        return ""
+    return " to ".join(dict.fromkeys(days))
 
 
 def placed(log: Source, layout: Layout) -> Source:
