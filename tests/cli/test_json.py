@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def test_every_command_with_json_has_a_schema_and_no_other() -> None:
         if "as_json" in inspect.signature(command.callback).parameters  # type: ignore[arg-type]
     }
     assert {path.stem for path in json_schemas.FOLDER.glob("*.json")} == having
+    page = (json_schemas.FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\(schemas/(\w+)\.json\)", page)) == having
     for path in json_schemas.FOLDER.glob("*.json"):
         jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text(encoding="utf-8")))
 

@@ -453,7 +453,10 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool, also:
     schema = data.collect_schema()
     if form == "CSV":
         if "items" in schema:
-            raise LogError("a CSV cannot hold the lists of a wide log. Write JSON lines, Parquet, or the long form.")
+            raise LogError(
+                "a CSV cannot hold lists. Give it a row per shown item (impression_id, query_id, item_id, position, click), "
+                "or write Parquet or JSON lines."
+            )
         known, _ = ours(schema.names())
         schema = pl.Schema({c: pl.Int64 if c in known else t for c, t in schema.items()})
     if wrong := schema_problems(schema):
