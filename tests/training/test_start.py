@@ -42,7 +42,10 @@ def test_given_embeddings_from_pandas() -> None:
         (ITEMS.drop("embedding"), r"the item frame: expected a column embedding; the columns are item_id"),
         (ITEMS.drop("item_id"), r"expected a column item_id; the columns are embedding"),
         (ITEMS.with_columns(embedding=pl.lit(1.0)), r"column embedding: expected lists of numbers; got Float64"),
-        (ITEMS.with_columns(embedding=pl.lit(["a"])), r"column embedding: expected lists of numbers; got List\(String\)"),
+        (
+            ITEMS.with_columns(embedding=pl.lit(["a"])),
+            r"column embedding: expected lists of numbers; got List\(String\)",
+        ),
         (
             ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], [1.0], [3.0, 4.0]])),
             r"row 1, column embedding: expected 2 numbers, as in row 0; got 1",

@@ -429,8 +429,9 @@ class TwoStagePolicy:
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
         stages: dict[storage.Stage, Scorer] = {"generator": self.generator, "ranker": self.ranker}
-        known = {"K2": self.K2, "K": self.K, "trained_on": self.trained_on, "about": self.about}
-        return storage.save(path, stages, self.vocabulary, **known)
+        return storage.save(
+            path, stages, self.vocabulary, K2=self.K2, K=self.K, trained_on=self.trained_on, about=self.about
+        )
 
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own, which may move."""
