@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tandemrank.cli.progress import working
+from tandemrank._base.progress import working
 from tandemrank.cli.terminal import print_summary
 from tandemrank.errors import TandemRankError
 

@@ -6,14 +6,24 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import json_schemas
+
 # The same examples every time: what is found is found by everyone, and a test that passes does so on every machine.
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _json_as_published() -> Iterator[None]:
+    """What a command prints with --json, in any test, is what its schema says."""
+    with json_schemas.watching():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 import tandemrank
@@ -168,6 +170,17 @@ def test_importing_the_package_is_instant() -> None:
     """Nothing heavy comes with it: the libraries are imported by the modules that need them."""
     heavy = ("torch", "numba", "polars", "scipy", "pydantic", "matplotlib", "ray", "rich", "typer")
     assert fresh(f"import sys, tandemrank; print(*[name for name in {heavy} if name in sys.modules])") == []
+
+
+def test_a_log_is_checked_and_its_curve_estimated_without_torch(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    items = rng.permuted(np.tile(np.arange(4), (2000, 1)), axis=1)
+    clicks = (rng.random(items.shape) < 0.5 / np.arange(1, 5)).astype(int)
+    pl.DataFrame({"query_id": rng.integers(0, 9, 2000), "items": items, "clicks": clicks}).write_parquet(
+        tmp_path / "log"
+    )
+    use = f"import tandemrank as tr; tr.validate({str(tmp_path / 'log')!r}); tr.examine({str(tmp_path / 'log')!r})"
+    assert fresh(f"import sys; {use}; print(*[name for name in ('torch', 'numba') if name in sys.modules])") == []
 
 
 def test_loading_a_pair_does_not_import_the_log_readers() -> None:

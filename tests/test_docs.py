@@ -6,7 +6,9 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -216,9 +218,36 @@ def test_no_page_and_no_help_has_old_names_or_turns_of_phrase(words: str) -> Non
         )
     for config in CONFIGS:
         texts[config.__name__] = " ".join(field.description or "" for field in config.model_fields.values())
-    for name, text in texts.items():
+    for name, text in (texts | errors()).items():
         found = re.search(words, text)
         assert found is None, f"{name}: {found[0] if found else ''}: {STALE[words]}"
+
+
+@cache
+def errors() -> dict[str, str]:
+    """The messages of the errors that each module raises."""
+    found = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        raised = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Raise)]
+        parts = [x.value for node in raised for x in ast.walk(node) if isinstance(x, ast.Constant)]
+        found[path.name] = " ".join(part for part in parts if isinstance(part, str))
+    return found
+
+
+MOST_WORDS, MOST_PER_SENTENCE = 25_000, 18
+
+
+def test_the_pages_are_short_and_so_are_their_sentences() -> None:
+    """Words have a letter; numbers, bars and marks are none. Sentences without code, tables and headings."""
+    texts = {identity(page): page.read_text(encoding="utf-8") for page in PAGES}
+    words = sum(len([word for word in text.split() if re.search("[A-Za-z]", word)]) for text in texts.values())
+    assert words <= MOST_WORDS
+    for name, text in texts.items():
+        plain = re.sub(r"^```.*?^```$|^\|.*?$|^#.*?$|^    .*?$|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
+        plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", plain)
+        parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", plain)]
+        sentences = [len(one.split()) for part in parts for one in re.split(r"(?<=[.!?:])\s+", part) if one]
+        assert median(sentences) < MOST_PER_SENTENCE, name
 
 
 def test_make_targets_exist() -> None:

@@ -101,6 +101,10 @@ def test_the_examples_are_those_of_the_plan() -> None:
 
 def test_the_examples_run_and_leave_what_they_say(names: dict[str, Any], place: Path) -> None:
     assert (place / "pair" / "config.json").exists()
+    card = (names["learned"].policy.save(place / "own") / "README.md").read_text(encoding="utf-8")
+    assert "Learned by the method beliefs from" in card
+    assert "| generator | retrieval (" in card
+    assert tr.load(place / "own").about == names["learned"].policy.about
     assert "<svg" in (place / "report.html").read_text(encoding="utf-8")
     log = names["log"]
     assert (log.impressions, log.queries, log.items, log.list_length) == (N, Q, D, 5)

@@ -21,7 +21,7 @@ from tandemrank.cli.main import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {  # the first and the last heading of what is run, and how many outputs it has
-    "tutorial/own-logs.md": ("# From your own log to a decision", None, 9),
+    "tutorial/own-logs.md": ("# From your own log to a decision", None, 8),
     "how-to/decisions.md": ("## From two saved policies to a decision", "## The gate", 1),
     "how-to/sessions.md": ("# How to value", "`--state query_id", 4),
 }

@@ -22,6 +22,7 @@ from tandemrank.cli import experiments
 from tandemrank.cli.main import CHOICES, FEW, GROUPS, app, main
 from tandemrank.cli.terminal import rows_table, show
 from tandemrank.experiments.config import PRESETS, GridConfig
+from tandemrank.policies.outside import policy_from_file
 from tandemrank.reports.words import Sheet
 
 SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
@@ -141,6 +142,20 @@ def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monk
     assert lists.join(rows, on=["query_id", "items"], how="inner").is_empty()
     code, out, err = call(capsys, monkeypatch, "recommend", pair)
     assert "20 of 150 queries" in out
+
+
+def test_recommend_writes_a_run_of_trec_that_is_a_policy_again(simulated, tmp_path, capsys, monkeypatch) -> None:
+    pair, run = str(simulated[0] / "production"), tmp_path / "lists.trec"
+    for _ in range(2):  # what it wrote it may replace
+        code, _, err = call(capsys, monkeypatch, "recommend", pair, "--out", str(run))
+        assert code == 0, err
+    assert re.fullmatch(r"\d+ Q0 \d+ 1 1\.000000 tandemrank", run.read_text().splitlines()[0])
+    again, wanted = policy_from_file(run, None, 10).recommend(), tandemrank.load(pair).recommend()
+    ours = dict(zip(again["query_id"].cast(pl.Int64), again["items"].to_list(), strict=True))
+    assert all([int(x) for x in ours[q]] == items for q, items in wanted.iter_rows())
+    run.write_text("1 Q0 2 1 0.5 bm25\n")
+    code, _, err = call(capsys, monkeypatch, "recommend", pair, "--out", str(run))
+    assert (code, "not a file of lists of ours" in err) == (2, True)
 
 
 def test_recommend_draws_lists_by_a_seed(simulated, capsys, monkeypatch) -> None:
@@ -409,7 +424,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
     assert code == 4, err
     assert out.startswith("Do not ship.\n")
     assert "it is no better by +0.5" in out
-    assert "<h1>Do not ship.</h1>" in page.read_text(encoding="utf-8")
+    assert "<h1>Do not ship</h1>" in page.read_text(encoding="utf-8")
     assert 'tandemrank decide <span class="whole">--logs</span>' in page.read_text(encoding="utf-8")
     code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-20", "--json")
     assert code == 0, err

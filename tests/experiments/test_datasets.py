@@ -167,7 +167,9 @@ class TestDownload:
     def test_wrong_content_is_not_kept(self, site: tuple[str, Path], tmp_path: Path, served: dict[str, bytes]) -> None:
         address, folder = site
         make_zip(folder / "x.zip", served)
-        with pytest.raises(DownloadError, match=rf"is not ml-1m: expected a zip with ratings.dat of md5 .*{PAGE}"):
+        with pytest.raises(
+            DownloadError, match=rf"has not given ml-1m: expected a zip with ratings.dat of md5 .*{PAGE}"
+        ):
             download_movielens(cache=tmp_path / "cache", url=f"{address}/x.zip")
         assert list((tmp_path / "cache").iterdir()) == []
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import json_schemas
 from example_grid import TINY, figures
+from tandemrank._base.files import as_json
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.config import GridConfig
@@ -38,6 +40,8 @@ def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
     assert {(d.against, d.kind) for d in whole.differences} == {("baseline", "users"), ("independent", "users")}
     assert (whole.world.queries, whole.world.items, whole.world.logged_users) == (60, 40, 54)
     assert whole.K == 5
+    for command in ("table", "demo"):
+        json_schemas.check(command, "", whole, as_json(whole))
 
 
 def test_every_run_has_a_log_of_its_own(config) -> None:

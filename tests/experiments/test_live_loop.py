@@ -3,6 +3,8 @@
 import polars as pl
 import pytest
 
+import json_schemas
+from tandemrank._base.files import as_json
 from tandemrank.experiments import live_loop
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.live_loop import Size
@@ -47,6 +49,7 @@ def test_the_better_pair_goes_live_and_clicks_rise(turned) -> None:
     assert (second.call, second.stayed, second.difference) == ("do not", "old", None)
     assert [pair.K2 for pair in learned] == [SIZE.candidates] * 2
     assert {m.stage for m in found.moments} == {"log", "canary"}
+    json_schemas.check("demo", "_live_demo", found.summary(), as_json(found.summary()))
 
 
 def test_its_log_is_fit_has_everything_and_is_drawn_again(turned) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import json_schemas
 from example_table import one_setting, typed
 from tandemrank._base.config import resolve
 from tandemrank.errors import ConfigError
@@ -78,7 +79,9 @@ def test_a_small_study_runs_goes_on_and_refuses_the_folder_of_another(tmp_path: 
     assert [(one.N, len(one.ndcg), len(one.gains)) for one in found] == [(2000, 4, 1), (1000, 6, 2)]
     assert all(0 < mean.mean < 1 for one in found for mean in one.ndcg.values())
     assert (4, 4) in heard
-    assert len(json.loads((folder / "table.json").read_text())) == 2
+    table = (folder / "table.json").read_text()
+    assert len(json.loads(table)) == 2
+    json_schemas.check("table", "_study", found, table)
     with pytest.raises(ConfigError, match=r"holds this grid already\. Go on with --resume"):
         study.run(experiment(), folder, **asked)
     assert study.run(experiment(), folder, **asked, resume=True) == found

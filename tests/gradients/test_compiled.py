@@ -93,6 +93,13 @@ def test_kernels_that_may_only_be_read_are_copied_to_where_they_may_be_written(t
     (found / "_kernels_1" / "draws.nbi").write_text("newer")
     assert places(monkeypatch, "", beside, cache) == found
     assert (found / "_kernels_1" / "draws.nbi").read_text() == "newer"
+    cache.rename(tmp_path / "other")
+    cache.write_text("a file: nothing can be kept")
+    passing = places(monkeypatch, "", beside, cache)
+    assert passing.parent.parent == Path(tempfile.gettempdir())
+    assert (passing / "_kernels_1" / "draws.nbi").read_text() == "compiled"
+    monkeypatch.setattr(compiled, "cache_folder", lambda: passing)
+    assert "at every start" in compiled.note()
 
 
 def test_where_nothing_can_be_kept_kernels_work_all_the_same(monkeypatch) -> None:
@@ -100,6 +107,7 @@ def test_where_nothing_can_be_kept_kernels_work_all_the_same(monkeypatch) -> Non
     add = compiled.kernel()(lambda a, b: a + b)
     assert add(1, 2) == 3
     assert not add.stats.cache_path
+    assert "at every start" in compiled.note()
 
 
 def test_every_module_with_compiled_code_is_in_the_digest() -> None:
@@ -122,7 +130,8 @@ def test_only_compiling_is_announced_and_only_once(monkeypatch, capsys) -> None:
     with compiled.announcing():
         time.sleep(0.05)  # work, or loading what is on disk
     assert capsys.readouterr().err == ""
-    for expected in (compiled.NOTE + "\n", ""):
+    assert str(compiled.cache_folder().parent) in compiled.note()
+    for expected in (compiled.note() + "\n", ""):
         with compiled.announcing():
             for _ in range(2):
                 with event.trigger_event("numba:compile"):

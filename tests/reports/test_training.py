@@ -16,10 +16,10 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.sources import days_of
 from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.reports import figures, sections, training
-from tandemrank.reports.page import period_of
 from tandemrank.reports.sections import named
 from tandemrank.training.methods import Candidates, MethodChoice, Tried
 
@@ -54,7 +54,7 @@ def test_nobody_is_said_to_be_harmed_by_a_value_that_is_refused() -> None:
     group = FrequencyGroup(
         least=1, most=2, queries=90, impressions=100.0, new=0.2, old=0.5, difference=-0.3, interval=(-0.4, -0.2)
     )
-    harmed = "is worse than production for queries that came 1 to 2 times"
+    harmed = "is worse than production for queries seen 1 to 2 times"
     said = training.sentences(replace(LEARNED, by_frequency={"joint": (group,), "baseline": (group,)}))
     assert [sentence.split(" ", 1)[0] for sentence in said if harmed in sentence] == ["Joint"]
 
@@ -203,5 +203,5 @@ def test_the_page_says_when_it_was_made_and_of_which_days_the_log_is() -> None:
     page = training.report(replace(LEARNED, log=log)).html()
     assert "log of 2023-11-14 to 2023-11-15 · TandemRank" in page
     assert "log of" not in training.report(LEARNED).html().split("</header>")[0].split("meta")[-1]
-    assert period_of(0, 1) == "1970-01-01"
-    assert period_of(1e300, 1e300) == ""
+    assert days_of((0, 1)) == "1970-01-01"
+    assert days_of((1e300, 1e300)) == days_of(None) == ""

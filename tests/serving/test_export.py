@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,6 +208,25 @@ def test_what_cannot_be_exported_is_refused(tmp_path) -> None:
     with pytest.raises(PolicyError, match=r"All items are candidates, so there is one stage"):
         export(one_stage, "numpy", tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_recipe_for_mlflow_runs(tmp_path, monkeypatch) -> None:
+    """Against its interface: the package itself is large."""
+    told: list[tuple[str, tuple]] = []
+    names = ("log_params", "log_metrics", "log_artifact", "log_artifacts")
+    fake = {name: lambda *given, name=name: told.append((name, given)) for name in names}
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(start_run=nullcontext, **fake))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    items = np.argsort(rng.random((900, 8)), 1)[:, :3]
+    clicks = (rng.random(items.shape) < np.where(items < 3, 0.7, 0.1)).astype(int)
+    log = pl.DataFrame({"query_id": rng.integers(0, 6, 900), "items": items, "clicks": clicks})
+    [recipe] = [block for block in re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S) if "mlflow" in block]
+    exec(recipe, {"new": tr.learn(log)})
+    given = dict(told)
+    assert {name for name, _ in told} == set(names)
+    assert "difference" in given["log_metrics"][0]
+    assert {Path(path).exists() for path in (given["log_artifact"][0], given["log_artifacts"][0])} == {True}
 
 
 # --- embeddings of others ---------------------------------------------------------------------------------------------

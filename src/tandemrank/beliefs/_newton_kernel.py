@@ -17,6 +17,7 @@ compile that: `chunks` calls it from several threads.
 import math
 
 import numpy as np
+from numba import njit
 
 from tandemrank.gradients._kernels.compiled import MATHS, kernel
 from tandemrank.gradients._kernels.float32 import exp, f32, log
@@ -211,7 +212,7 @@ def _gradient(W, item, slope, x, m, P, small, g):
         g[a] = small[a] - P[a] * (x[a] - m[a])
 
 
-@kernel()
+@njit(inline="always")
 def _curvature(W, item, h, P, H, L, kept, weight):
     """L of L L' = P + sum_d h_d w_d w_d'."""
     for a in range(P.size):
@@ -222,7 +223,7 @@ def _curvature(W, item, h, P, H, L, kept, weight):
     _cholesky(P, H, L)
 
 
-@kernel()
+@njit(inline="always")
 def _ascend(W, item, L, kind, family, offset, m, P, x, steps, tolerance):
     """Damped Newton steps from x, in place.
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tandemrank import __version__
+from tandemrank._base.progress import working
 from tandemrank.cli.options import Json, app
-from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary
 
 NEEDED = ("torch", "numba", "numpy", "polars", "scipy", "pydantic")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandemrank._base.progress import working
 from tandemrank.cli import sessions as of_sessions
 from tandemrank.cli.options import (
     ExperimentOptions,
@@ -20,7 +21,6 @@ from tandemrank.cli.options import (
     listed,
     resumable,
 )
-from tandemrank.cli.progress import working
 from tandemrank.cli.sessions import Sessions, refuse
 from tandemrank.cli.terminal import note, print_json, print_summary, show
 from tandemrank.errors import ConfigError

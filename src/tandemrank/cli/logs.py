@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tandemrank._base.progress import working
 from tandemrank._base.results import within
 from tandemrank.cli.options import BareLogs, Curve, Engine, Json, Logs, Seed, app, given_logs, read_curve_option
-from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_json, print_summary, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
 

@@ -100,7 +100,7 @@ def main() -> None:
         _fail(f"the system refused {error.filename or 'something'}: {error.strerror or error}.", 1)
     except MemoryError as error:
         _fail(
-            f"there is not enough memory ({error or 'no more could be had'}). Ask for less, or use a larger machine.", 1
+            f"there is not enough memory ({error or 'all of it is in use'}). Ask for less, or use a larger machine.", 1
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tandemrank._base.progress import load_first, working
 from tandemrank.cli import sessions
 from tandemrank.cli.options import (
     Curve,
@@ -26,7 +27,6 @@ from tandemrank.cli.options import (
     listed,
     read_curve_option,
 )
-from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.sessions import SessionOptions
 from tandemrank.cli.shadows import Shadows, differences, print_differences, print_systems, shadows_of
 from tandemrank.cli.terminal import print_json, print_summary, show
@@ -479,12 +479,10 @@ def decide(
             guardrails=_guardrails(guardrail or []),
         )
     if report is not None:
-        from tandemrank.logs.sources import period_in
+        from tandemrank.logs.sources import days_of, period_in
         from tandemrank.reports import decision as pages
-        from tandemrank.reports.page import period_of
 
-        when = period_in(log.source)
-        period = "" if when is None else period_of(*when)
+        period = days_of(period_in(log.source))
         pages.report(found, command=command_line(), period=period, named=named).write(report)
     if as_json:
         print_json(found.summary())

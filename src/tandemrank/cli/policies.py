@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from tandemrank._base.files import Kind, replacing
+from tandemrank._base.progress import load_first, training_progress
 from tandemrank.cli import sessions
 from tandemrank.cli.options import (
     Config,
@@ -30,7 +31,6 @@ from tandemrank.cli.options import (
     read_curve_option,
     resumable,
 )
-from tandemrank.cli.progress import load_first, training_progress
 from tandemrank.cli.sessions import SessionOptions
 from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError, PolicyError
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tandemrank._base.ids import Vocabulary
     from tandemrank.policies.two_stage import TwoStagePolicy
 
+RUN = "tandemrank"  # the name of a run
 ON_SCREEN = 20  # queries, where the lists go to a terminal
 LISTS = ["query_id", "items"], ["query_id", "items", "query_title", "titles"]  # columns of what `recommend` writes
 
@@ -231,7 +232,12 @@ def recommend(
     context: Annotated[
         list[str] | None, typer.Option(help="Context of the lists, as column=value. May be repeated.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the lists: .trec, a run of TREC, else Parquet with query_id and items (top first)."
+        ),
+    ] = None,
     titles: Titles = None,
     as_json: Json = False,
     plugin: Plugin = None,
@@ -248,16 +254,34 @@ def recommend(
     loaded = loaded.in_context(_context(context or []))
     lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), titles=titles, **drawn)
     if out is not None:
-        ours = Kind("file of lists", check=lambda path: columns_of(path) in LISTS)
+        run = out.suffix == ".trec"
+        ours = Kind("file of lists", check=lambda path: _is_run(path) if run else columns_of(path) in LISTS)
         inputs = [policy, *vars(features).values(), *(exclusion.logs or []), *(titles or [])]
         with replacing(out, ours, inputs=inputs) as place:
-            lists.write_parquet(place)
+            if run:
+                place.write_text(_run(lists), encoding="utf-8")
+            else:
+                lists.write_parquet(place)
     if as_json:
         print_json(lists.to_dicts())
     elif out is not None:
         show(f"lists of {len(lists):,} queries: {out}")
     else:
         _print(lists)
+
+
+def _run(lists: "pl.DataFrame") -> str:
+    """Lists as a run of TREC: query, Q0, item, rank, score, name."""
+    rows = lists.select("query_id", "items").iter_rows()
+    lines = [f"{q} Q0 {item} {k + 1} {1 / (k + 1):.6f} {RUN}\n" for q, items in rows for k, item in enumerate(items)]
+    if wrong := next((line for line in lines if len(line.split()) != 6), None):
+        raise PolicyError(f"a run of TREC takes no ids with spaces; got {wrong.strip()!r}. Write Parquet.")
+    return "".join(lines)
+
+
+def _is_run(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().split()[-1:] in ([], [RUN])
 
 
 def _context(given: list[str]) -> dict[str, str]:

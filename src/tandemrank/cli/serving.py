@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tandemrank._base.progress import working
 from tandemrank.cli.options import Curve, Json, Plugin, app, read_curve_option
-from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
 from tandemrank.errors import ConfigError, JobError, LogError
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandemrank._base.progress import load_first, training_progress, working
 from tandemrank.cli.options import ExperimentOptions, command_line
-from tandemrank.cli.progress import load_first, training_progress, working
 from tandemrank.cli.terminal import note, print_json, print_summary, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
 

@@ -58,7 +58,7 @@ class Trust:
     @property
     def words(self) -> str:
         """As a sentence."""
-        found = f"trust bias {self.tau:.2f} ± {1.96 * self.error:.2f}"
+        found = f"trust bias {self.tau:z.2f} ± {1.96 * self.error:.2f}"
         said = "what stands high is clicked because it stands high" if self.surely else "none that is sure"
         return f"{found} (of an examined irrelevant item at rank 1, over k below): {said}"
 

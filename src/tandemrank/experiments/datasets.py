@@ -161,7 +161,7 @@ def download_movielens(*, cache: Path | None = None, url: str | None = None) -> 
             raise DownloadError(f"cannot download ml-1m from {url}: {reason}. {by_hand}") from error
         if not _intact(temporary):
             raise DownloadError(
-                f"what came from {url} is not ml-1m: expected a zip with {RATINGS} of md5 {MD5}. Nothing was kept. {by_hand}"
+                f"{url} has not given ml-1m: expected a zip with {RATINGS} of md5 {MD5}. Nothing was kept. {by_hand}"
             )
     return target
 

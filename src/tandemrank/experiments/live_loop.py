@@ -267,7 +267,7 @@ class _Rounds:
                 height, end = log.height, time.monotonic() + PATIENCE
             if time.monotonic() > end:
                 raise JobError(
-                    f"the log has {height} of {self.users.count} impressions, and none came in {PATIENCE:g} s."
+                    f"the log has {height} of {self.users.count} impressions, and got none in {PATIENCE:g} s."
                 )
             time.sleep(0.1)
         held = int(HELD_BACK * (log.height - self.known))

@@ -118,35 +118,51 @@ def draw(
 
     Shapes: s_c, s_r [B, D]; rows [n], the row of the scores for each list; keys [n] -> [n, K] int32.
     """
-    return _lists(s_c, s_r, K2, K, rows, keys, is_drawn=True)
+    from tandemrank.gradients._kernels import draws as kernel
+
+    shown, of, by = np.empty((len(rows), K), np.int32), rows.astype(np.int64), keys.astype(np.uint64)
+    with compiling():
+        over_rows(kernel.lists, len(rows), row_major(s_c), row_major(s_r), of, by, K2, shown)
+    return shown
 
 
 def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
     """The most likely list of each query: the K2 highest generator scores, of them the K highest re-ranker scores.
 
-    Ties go to the lower document number; -1 where fewer than K documents are available.
+    Ties go to the lower document number; -1 where fewer than K documents are available. It is NumPy's: every `learn` needs
+    it, and a kernel would take seconds to compile.
     Shapes: s_c, s_r [B, D] -> [B, K].
     """
-    rows = np.arange(len(s_c))
-    return _lists(s_c, s_r, K2, K, rows, rows, is_drawn=False)
+    candidates = _highest(row_major(s_c), K2)
+    scores = _at(row_major(s_r), candidates)
+    places = _highest(scores, K)
+    order = np.argsort(-_at(scores, places), axis=1, kind="stable")
+    found = np.take_along_axis(places, order, 1)
+    shown = np.where(found < 0, np.int32(-1), np.take_along_axis(candidates, found, 1))
+    return np.pad(shown, ((0, 0), (0, K - shown.shape[1])), constant_values=-1)
 
 
-def _lists(
-    s_c: Tensor,
-    s_r: Tensor,
-    K2: int,
-    K: int,
-    rows: NDArray[np.int64],
-    keys: NDArray[np.integer],
-    *,
-    is_drawn: bool,
-) -> NDArray[np.int32]:
-    from tandemrank.gradients._kernels import draws as kernel
+def _at(scores: NDArray[np.float32], places: NDArray[np.int32]) -> NDArray[np.float32]:
+    """The scores at some places, -inf where there is no place."""
+    return np.where(places < 0, np.float32(-np.inf), np.take_along_axis(scores, places, 1))
 
-    shown, of, by = np.empty((len(rows), K), np.int32), rows.astype(np.int64), keys.astype(np.uint64)
-    with compiling():
-        over_rows(kernel.lists, len(rows), row_major(s_c), row_major(s_r), of, by, is_drawn, K2, shown)
-    return shown
+
+def _highest(scores: NDArray[np.float32], n: int) -> NDArray[np.int32]:
+    """The places of the n highest of each row in ascending order, of equals the first; -1 behind them.
+
+    Shapes: scores [B, D] -> [B, n].
+    """
+    B, D = scores.shape
+    found = scores > -np.inf
+    if n < D:
+        found &= scores >= np.partition(scores, D - n, axis=1)[:, [D - n]]
+        for q in np.flatnonzero(found.sum(1) > n):
+            ties = np.flatnonzero(scores[q] == scores[q, found[q]].min())
+            found[q, ties[n - found[q].sum() :]] = False
+    row, place = np.nonzero(found)
+    highest = np.full((B, min(n, D)), -1, np.int32)
+    highest[row, np.arange(len(row)) - np.searchsorted(row, np.arange(B))[row]] = place
+    return highest
 
 
 def ratio_estimate(

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard, cast
@@ -260,6 +261,15 @@ def period_in(source: Source) -> tuple[float, float] | None:
     return (float(times.min()), float(times.max())) if len(times) else None
 
 
+def days_of(period: tuple[float, float] | None) -> str:
+    """The days of a log, by its first and last time in Unix seconds; empty where they are not known."""
+    try:
+        days = [datetime.fromtimestamp(moment, UTC).date().isoformat() for moment in period or ()]
+    except (OverflowError, OSError, ValueError):  # beyond the calendar
+        return ""
+    return " to ".join(dict.fromkeys(days))
+
+
 def placed(log: Source, layout: Layout) -> Source:
     """A log whose positions are ranks in this order."""
     if not layout:
@@ -443,7 +453,10 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool, also:
     schema = data.collect_schema()
     if form == "CSV":
         if "items" in schema:
-            raise LogError("a CSV cannot hold the lists of a wide log. Write JSON lines, Parquet, or the long form.")
+            raise LogError(
+                "a CSV cannot hold lists. Give it a row per shown item (impression_id, query_id, item_id, position, click), "
+                "or write Parquet or JSON lines."
+            )
         known, _ = ours(schema.names())
         schema = pl.Schema({c: pl.Int64 if c in known else t for c, t in schema.items()})
     if wrong := schema_problems(schema):

@@ -1,12 +1,12 @@
-"""Saved policies: a folder of `config.json`, `weights.safetensors` and `vocabulary.parquet`.
+"""Saved policies: a folder of `config.json`, `weights.safetensors`, `vocabulary.parquet` and a card for people, `README.md`.
 
 A folder is taken as it is or refused: every value is checked before it is used, and whatever is wrong with it is one
-`PolicyError`.
+`PolicyError`. The card is not read.
 """
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ FORMAT = 1
 FILES = ("config.json", "weights.safetensors", "vocabulary.parquet")
 SAVED_POLICY = Kind(
     "saved policy",
-    r"config\.json|weights\.safetensors|vocabulary\.parquet",
+    r"config\.json|weights\.safetensors|vocabulary\.parquet|README\.md",
     lambda folder: has_keys(folder / "config.json", "format", "stages"),
 )
 
@@ -35,7 +35,14 @@ Stage = Literal["generator", "ranker"]
 
 
 def save(
-    path: str | Path, stages: Mapping[Stage, Scorer], vocabulary: Vocabulary, *, K2: int, K: int, trained_on: str | None
+    path: str | Path,
+    stages: Mapping[Stage, Scorer],
+    vocabulary: Vocabulary,
+    *,
+    K2: int,
+    K: int,
+    trained_on: str | None,
+    about: Sequence[str] = (),
 ) -> Path:
     """Writes the folder `path` in one piece."""
     tensors = {f"{stage}.{name}": t for stage, m in stages.items() for name, t in m.state_dict().items()}
@@ -45,6 +52,7 @@ def save(
         "K": int(K),
         "stages": {stage: {"kind": m.kind, "sizes": m.spec()} for stage, m in stages.items()},
         **({} if trained_on is None else {"trained_on": trained_on}),
+        **({"about": list(about)} if about else {}),
     }
     for m in stages.values():
         m.check()  # what could not be loaded again is not written
@@ -53,7 +61,42 @@ def save(
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
         _vocabulary_frame(vocabulary).write_parquet(folder / "vocabulary.parquet")
+        (folder / "README.md").write_text(_card(stages, vocabulary, K2, K, about), encoding="utf-8")
     return Path(path)
+
+
+CARD = """---
+library_name: tandemrank
+tags: [two-stage-ranking, counterfactual-learning-to-rank]
+---
+# A two-stage ranking policy
+
+{about}| | |
+| --- | --- |
+| generator | {generator}, picks {K2:,} of {D:,} items |
+| re-ranker | {ranker}, shows {K} |
+| queries | {Q:,} by id; others are answered by features, or as the average one |
+| context | {context} |
+
+**Use.** `tandemrank recommend FOLDER`, `tandemrank serve FOLDER`, or `tandemrank.load("FOLDER").recommend([...])`.
+
+**What it assumes.** A click says that an item was looked at and liked. How much a rank is looked at was given or estimated.
+What is promised holds for queries and users like those of the log, in its time. Items that the log never showed are a guess.
+"""
+
+
+def _card(stages: Mapping[Stage, Scorer], vocabulary: Vocabulary, K2: int, K: int, about: Sequence[str]) -> str:
+    """What a saved policy is, for people: Markdown, as hubs of models show it."""
+    sizes = {name: sum(t.numel() for t in stage.state_dict().values()) for name, stage in stages.items()}
+    return CARD.format(
+        about="".join(f"{words}\n\n" for words in about),
+        **{name: f"{stage.kind} ({sizes[name]:,} numbers)" for name, stage in stages.items()},
+        K2=K2,
+        K=K,
+        Q=len(vocabulary.query_ids),
+        D=len(vocabulary.item_ids),
+        context=", ".join(stages["ranker"].context_columns) or "none",
+    )
 
 
 def _vocabulary_frame(vocabulary: Vocabulary) -> pl.DataFrame:
@@ -89,6 +132,7 @@ class _Config(BaseModel):
     K: int = Field(ge=1)
     stages: _Stages
     trained_on: str | None = Field(default=None, max_length=64)
+    about: list[str] = Field(default=[], max_length=100)
 
 
 class _OtherFormatError(PolicyError):
@@ -159,6 +203,7 @@ def _read(folder: Path) -> dict[str, Any]:
         "K": config.K,
         "vocabulary": vocabulary,
         "trained_on": config.trained_on,
+        "about": tuple(config.about),
     }
 
 

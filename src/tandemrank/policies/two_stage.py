@@ -51,6 +51,7 @@ class TwoStagePolicy:
     """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D.
 
     `trained_on`: the name (`logs.feedback.fingerprint`) of the log that it learnt from, which therefore cannot judge it.
+    `about`: what `learn` says of it, for the card of the saved policy.
     """
 
     generator: Scorer
@@ -59,6 +60,7 @@ class TwoStagePolicy:
     K: int
     vocabulary: Vocabulary
     trained_on: str | None = field(default=None, compare=False, repr=False)
+    about: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __repr__(self) -> str:
         Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
@@ -427,7 +429,9 @@ class TwoStagePolicy:
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
         stages: dict[storage.Stage, Scorer] = {"generator": self.generator, "ranker": self.ranker}
-        return storage.save(path, stages, self.vocabulary, K2=self.K2, K=self.K, trained_on=self.trained_on)
+        return storage.save(
+            path, stages, self.vocabulary, K2=self.K2, K=self.K, trained_on=self.trained_on, about=self.about
+        )
 
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own, which may move."""

@@ -136,7 +136,7 @@ def report(decision: Decision, *, command: str = "", period: str = "", named: Na
     ]
     lead = [*filter(None, [warning(decision)]), f"{_minus(decision.why)}."]
     colours = {one.name: COLOURS[one.call] for one in decision.candidates}
-    return Report(headline(decision), lead, parts, colours, period=period)
+    return Report(headline(decision).removesuffix("."), lead, parts, colours, period=period)
 
 
 def _tiles(decision: Decision, one: PolicyDecision) -> list[tuple[str, str, str]]:

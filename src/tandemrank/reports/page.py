@@ -7,7 +7,7 @@ follows the reader's light or dark theme, fits a phone, and prints. What stands 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,15 +152,6 @@ def _typed(text: str) -> str:
     parts = re.split(r"(--[\w-]+)", text)
     whole = Markup('<span class="whole">{}</span>')
     return Markup("").join(whole.format(x) if i % 2 else escape(x) for i, x in enumerate(parts))
-
-
-def period_of(first: float, last: float) -> str:
-    """The days of a log, by its first and last time in Unix seconds."""
-    try:
-        days = [datetime.fromtimestamp(moment, UTC).date().isoformat() for moment in (first, last)]
-    except (OverflowError, OSError, ValueError):  # beyond the calendar
-        return ""
-    return " to ".join(dict.fromkeys(days))
 
 
 def methods_of(methods: Sequence[str]) -> Section:

@@ -77,7 +77,7 @@ def changes(
     production = "" if old is not None else " Of production it is what stood at each rank most often."
     return Section(
         title=f"What changes for {len(lists)} queries" if len(lists) != 1 else "What changes for one query",
-        caption=f"Those that came most often, with their most likely lists.{production}",
+        caption=f"The most frequent ones, with their most likely lists.{production}",
         lists=lists,
         sides=sides,
     )

@@ -15,6 +15,7 @@ from tandemrank._base.files import Kind, write_json
 from tandemrank.clicks.models import CellCurve
 from tandemrank.decisions.decision import call_of, guessed
 from tandemrank.errors import ConfigError
+from tandemrank.logs.sources import days_of
 from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
@@ -136,7 +137,7 @@ def chosen(learned: Learned) -> list[str]:
 def _harmed(learned: Learned) -> list[str]:
     """For whom a policy is surely worse than production, by how often a query came; nothing of a value that is refused."""
     return [
-        f"{label(method)} is worse than production for queries that came {_times(group)}: {signed(group.difference)} "
+        f"{label(method)} is worse than production for queries seen {_times(group)}: {signed(group.difference)} "
         f"{bracket(*group.interval, signed)} clicks per impression ({group.queries:,} queries)."
         for method, groups in learned.by_frequency.items()
         for group in groups
@@ -257,6 +258,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0, named: Named =
         caption=f"Off-policy estimates ({by}) with 95% intervals on {log.evaluation:,.0f} impressions that nothing "
         "before has seen; production's is what these impressions show.",
     )
+    explained = {"seed": "of everything random"} | switch_help(type(learned.config))
     parts = [
         Section(title="What it is worth", tiles=_tiles(learned), sentences=sentences(learned)),
         worth,
@@ -273,11 +275,10 @@ def report(learned: Learned, *, command: str = "", seed: int = 0, named: Named =
         sections.examination(learned.production.log, used if isinstance(used, CellCurve) else learned.config.theta),
         sections.reading(learned.behaviour),
         Section(title="The log", terms=_log(learned)),
-        Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
+        Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), explained)),
         page.reproduce(command),
     ]
-    period = "" if log.period is None else page.period_of(*log.period)
-    return Report(title, [what_was_run(learned)], parts, page.COLOURS, period=period)
+    return Report(title, [what_was_run(learned)], parts, page.COLOURS, period=days_of(log.period))
 
 
 def _tiles(learned: Learned) -> list[tuple[str, str, str]]:
@@ -289,11 +290,11 @@ def _tiles(learned: Learned) -> list[tuple[str, str, str]]:
     if gain is None or gain.verdict == Verdict.REFUSE:
         return [*tiles, (label(method), "–", str(value.verdict))]
     tiles.append((f"{label(method)}, estimated", decimal(value.value), str(value.verdict)))
-    tiles.append(("gain", signed(gain.difference), bracket(*gain.interval, signed)))
+    tiles.append(("Gain", signed(gain.difference), bracket(*gain.interval, signed)))
     if gain.lower_bound is None:
         return tiles
     sure = "if the propensities are right" if guessed(value, varies=True) else unit
-    return [*tiles, ("gain, at least", signed(gain.lower_bound), sure)]
+    return [*tiles, ("Gain, at least", signed(gain.lower_bound), sure)]
 
 
 def _candidates(learned: Learned) -> Section:
@@ -378,12 +379,14 @@ def _frequencies(learned: Learned) -> Section:
         )
         for method, group in found
     ]
-    heads = ("", "queries that came", "queries", "impressions", "production", "difference", "95% interval")
+    heads = ("", "queries seen", "queries", "impressions", "production", "difference", "95% interval")
     return Section(
         title="For whom",
         sheet=Sheet(heads, rows, heads[:2]),
         draw=(lambda: figures.dots(dots, f"{learned.reward} per impression above production")) if dots else None,
-        caption="By how often a query came in the log. Left of the dashed line production is better." if dots else "",
+        caption="By how often a query was seen in the log. Left of the dashed line production is better."
+        if dots
+        else "",
     )
 
 

@@ -108,7 +108,13 @@ def plain(text: str) -> str:
 def switch_sheet(values: Mapping[str, object], explained: Mapping[str, str]) -> Sheet:
     """Every switch with its value, and what it is."""
     heads = ("switch", "value", "what it is")
-    rows = [
-        (f"`{name}`", "–" if value is None else str(value), explained.get(name, "")) for name, value in values.items()
-    ]
+    rows = [(f"`{name}`", _of_switch(value), explained.get(name, "")) for name, value in values.items()]
     return Sheet(heads, rows, heads)
+
+
+def _of_switch(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_of_switch, value)) or "–"
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,7 +10,8 @@ is trained for its re-ranker where the beliefs expect that to pay (`methods.choo
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from torch import nn
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.config import resolve, switch_values
+from tandemrank._base.progress import python_progress
 from tandemrank._base.random import derive
 from tandemrank.beliefs.contexts import ContextLog
 from tandemrank.beliefs.features import Features
@@ -157,29 +159,40 @@ def learn(
     it. Other keywords are switches (`candidates=500`, `epochs=5`) and what a `Start` has (`item_features=frame`).
     """
     config, start = _by_keyword(config, start, theta, switches)
-    plan = planned(
-        log,
-        _with_context(config or LearningConfig(), context),
-        asked(method, methods),
-        generator=generator,
-        ranker=ranker,
-        model=model,
-        start=start,
-        logging_policy=logging_policy,
-        seed=seed,
-        checkpoints=checkpoints,
-        resume=resume,
-        engine=engine,
-        listener=listener,
-        reward=reward,
-    )
-    parts = read(plan)
-    plan, parts = _as_read(plan, parts)
-    plan = resolved(plan, parts)
-    data = believe(plan, parts)
-    data, built = build(plan, parts, data)
-    trained, choice = train(plan, data, built)
-    return value(plan, parts, data, trained, choice)
+    with _heard(listener) as hears:
+        plan = planned(
+            log,
+            _with_context(config or LearningConfig(), context),
+            asked(method, methods),
+            generator=generator,
+            ranker=ranker,
+            model=model,
+            start=start,
+            logging_policy=logging_policy,
+            seed=seed,
+            checkpoints=checkpoints,
+            resume=resume,
+            engine=engine,
+            listener=hears,
+            reward=reward,
+        )
+        parts = read(plan)
+        plan, parts = _as_read(plan, parts)
+        plan = resolved(plan, parts)
+        data = believe(plan, parts)
+        data, built = build(plan, parts, data)
+        trained, choice = train(plan, data, built)
+        return value(plan, parts, data, trained, choice)
+
+
+@contextmanager
+def _heard(listener: Listener | None) -> Iterator[Listener]:
+    """Who listens; where nobody is named, who looks at the terminal or the notebook."""
+    if listener is not None:
+        yield listener
+        return
+    with python_progress() as (stage, epoch):
+        yield Listener(stage=stage, epoch=epoch)
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------------
@@ -523,7 +536,7 @@ def value(
     }
     valued, used = next(iter(found.values.values())), data.propensities
     kind = valued.propensity or used.kind
-    return Learned(
+    learned = Learned(
         config=plan.config,
         start=plan.start,
         log=facts_of(parts),
@@ -541,6 +554,10 @@ def value(
         behaviour=plan.behaviour,
         reward=plan.reward or "clicks",
     )
+    for method, one in named.items():
+        if method not in kept:  # what stands on the card of the saved policy
+            named[method] = replace(one, policy=replace(one.policy, about=learned.about(method)))
+    return learned
 
 
 def _excluding(policy: TwoStagePolicy, pairs: csr_matrix) -> TwoStagePolicy:

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.arguments import checked
+from tandemrank._base.progress import python_progress
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race
@@ -159,7 +160,10 @@ def train(
         believed = believed_policy(log.beliefs, start.vocabulary, K2=start.K2, K=start.K)
     switches = config or log.config.training
     driver = Methods(start, believed, log.weights, log.theta[: start.K], switches, seed=seed)
-    return driver.train(chosen, progress=progress)
+    if progress is not None:
+        return driver.train(chosen, progress=progress)
+    with python_progress() as (_, epoch):
+        return driver.train(chosen, progress=lambda state: epoch(chosen, state))
 
 
 AUTO = "auto"

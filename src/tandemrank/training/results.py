@@ -8,6 +8,7 @@ from tandemrank._base.results import Result, within
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.clicks.examination import Behaviour
 from tandemrank.errors import ConfigError
+from tandemrank.logs.sources import days_of
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import Verdict
@@ -90,6 +91,17 @@ class Learned(Result):
         if chosen not in self.values:
             raise ConfigError(f"method: expected one of {', '.join(self.values)}; got {method!r}.")
         return next(x.comparison for x in self.differences if (x.method, x.against) == (chosen, PRODUCTION))
+
+    def about(self, method: Method) -> tuple[str, ...]:
+        """What to know of a policy before it is used: what it was learned from, and what it promised. Its card has it."""
+        log, value = self.log, self.values[method]
+        days = f" of {found}" if (found := days_of(log.period)) else ""
+        context = f", in the context of {', '.join(self.config.context)}" if self.config.context else ""
+        return (
+            f"Learned by the method {method} from {log.train:,.0f} impressions{days}, with {log.queries:,} queries and "
+            f"{log.items:,} items{context}, by {self.propensity} propensities.",
+            f"Valued on {log.evaluation:,.0f} others: {'; '.join(value._lines())}. Production has {self.production.value:.3f}.",
+        )
 
     def _lines(self) -> list[str]:
         first, log = next(iter(self.values)), self.log

@@ -4,6 +4,7 @@ numba keeps a compiled function until its own file changes, but it holds what it
 kernels are kept in a folder that is named by the digest of all their sources: when any of them changes, none is reused.
 """
 
+import atexit
 import hashlib
 import shutil
 import sys
@@ -19,6 +20,7 @@ import numba
 from numba.core import event
 
 PACKAGE = Path(__file__).resolve().parents[2]
+PASSING = "tandemrank-kernels-"  # how a folder is called that is gone with its process
 PATIENCE = 1.0  # seconds of compiling after which it is said
 
 _config: Any = numba.config
@@ -62,7 +64,8 @@ def sources_digest() -> str:
 def cache_folder() -> Path | None:
     """Where compiled kernels are kept: $NUMBA_CACHE_DIR, beside the sources, or the user's cache; None if nowhere.
 
-    numba writes where it reads. What lies in an earlier place that may only be read is therefore copied, once.
+    numba writes where it reads. What lies in an earlier place that may only be read is therefore copied: once, or where
+    nothing can be kept for this process alone.
     """
     readable: Path | None = None
     for base in _places():
@@ -76,6 +79,11 @@ def cache_folder() -> Path | None:
             readable = readable or (folder if folder.is_dir() else None)
             continue
         return folder
+    if readable is not None:
+        with suppress(OSError):
+            passing = tempfile.mkdtemp(prefix=PASSING)
+            atexit.register(shutil.rmtree, passing, ignore_errors=True)
+            return Path(shutil.copytree(readable, Path(passing) / readable.name))
     return None
 
 
@@ -96,7 +104,17 @@ def _places() -> Iterator[Path]:
     yield Path(pooch.os_cache("tandemrank"))
 
 
-NOTE = "tandemrank: compiling the race kernel for this machine (once, then kept on disk) ..."
+def note() -> str:
+    """What is said while compiling."""
+    folder = cache_folder()
+    kept = (
+        "at every start, since no folder can be written; give one by NUMBA_CACHE_DIR"
+        if folder is None or folder.parent.name.startswith(PASSING)
+        else f"once, then kept in {folder.parent}"
+    )
+    return f"tandemrank: compiling for this machine, ten seconds or so ({kept}) ..."
+
+
 _said = threading.Event()
 
 
@@ -118,7 +136,7 @@ class _Note(event.Listener):
 
     def say(self) -> None:
         _said.set()
-        print(NOTE, file=sys.stderr)  # noqa: T201
+        print(note(), file=sys.stderr)  # noqa: T201
 
 
 @contextmanager

@@ -262,7 +262,7 @@ def _latest_of(T, upper, wide):
     return late + f32(2.0**-21) * (abs(T) + abs(upper) + abs(lower)) + TINY
 
 
-@kernel()
+@njit(inline="always")
 def available(s, candidates):
     """Everybody who is available, where nobody can miss: no clock needs to be drawn for that. Returns how many."""
     n = 0
@@ -310,7 +310,7 @@ def second_race(candidates, n, scores, key, is_drawn, log_Q, shown, times):
     return first_arrivals(candidates, log_Q, n, shown, times)
 
 
-@njit(inline="always")
+@kernel()
 def one_list(scores, key, is_drawn, K2, below, limit, floats, documents, candidates, r, times, shown):
     """Both races of one key, where the re-ranker's scores of everything are there. Returns the time of who just missed.
 
@@ -324,8 +324,8 @@ def one_list(scores, key, is_drawn, K2, below, limit, floats, documents, candida
 
 
 @kernel()
-def lists(first, stop, s, r, rows, keys, is_drawn, K2, shown):
-    """`one_list` for the keys first ... stop - 1. Many lists of one row in succession are drawn faster.
+def lists(first, stop, s, r, rows, keys, K2, shown):
+    """Drawn lists for the keys first ... stop - 1. Many lists of one row in succession are drawn faster.
 
     Shapes: s, r [B, D]; rows, keys [n]; shown [n, K], filled.
     """
@@ -339,17 +339,17 @@ def lists(first, stop, s, r, rows, keys, is_drawn, K2, shown):
             limit = f32(np.inf)
         scores, key = (nothing[0], nothing, s[row], nothing[0], f32(0.0)), stream(keys[i], u64(0))
         missed = one_list(
-            scores, key, is_drawn, K2, below, limit, floats, documents, candidates, r[row], times, shown[i]
+            scores, key, np.bool_(True), K2, below, limit, floats, documents, candidates, r[row], times, shown[i]
         )
         if limit == f32(np.inf) or missed >= limit:
-            pays = is_drawn and missed < f32(np.inf) and i + WORTH < stop and rows[i + WORTH] == row
+            pays = missed < f32(np.inf) and i + WORTH < stop and rows[i + WORTH] == row
             limit = latest(s[row], missed, K2, below) if pays else f32(np.inf)
 
 
 # Both races for the gradient
 
 
-@kernel()
+@njit(inline="always")
 def scratch_space(D, K):
     """Working space of one thread: nothing is allocated while queries are answered."""
     floats, documents = np.empty((7, D + 1), np.float32), np.empty((2, D + 1), np.int32)
@@ -380,7 +380,8 @@ def draw(s, r, key, K2, w, scratch):
             log_T[d] = f32(0.0) if s[d] > f32(-np.inf) else f32(np.inf)
     for j in range(n):
         scores[j] = r[candidates[j]]
-    second_race(candidates, n, scores, key, np.bool_(True), floats[1], shown, lists[0])
+    arrivals_of(candidates, n, scores, stream(key, u64(1)), floats[1])
+    first_arrivals(candidates, floats[1], n, shown, lists[0])
     for k in range(shown.size):
         lists[1, k] = w[shown[k]] if shown[k] >= 0 else f32(0.0)
     return x, last, n

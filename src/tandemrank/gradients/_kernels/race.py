@@ -327,7 +327,7 @@ def add_race(s, r, docs, always, inverse, theta, delta, w, state, scratch, block
     return total
 
 
-@kernel()
+@njit(inline="always")
 def steps(theta):
     """delta_k = theta_{k+1} - theta_k with theta_{K+1} = 0."""
     delta = np.empty_like(theta)
@@ -408,7 +408,9 @@ def exposure(first, stop, s, r, keys, indptr, indices, theta, K2, samples, momen
     """
     D, delta = s.shape[1], steps(theta)
     scratch, block = scratch_space(D, theta.size), np.empty((5, D), np.float32)
-    w, everybody = np.zeros(D, np.float32), np.arange(D).astype(np.int32)
+    w, everybody = np.empty(D, np.float32), np.empty(D, np.int32)
+    for d in range(D):
+        w[d], everybody[d] = f32(0.0), d
     for q in range(first, stop):
         docs = indices[indptr[q] : indptr[q + 1]]
         for sample in range(samples):

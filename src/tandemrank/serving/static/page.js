@@ -52,6 +52,9 @@ function colourOf(policy, n) {
 const see = (name, alpha) => `color-mix(in srgb, ${colour(name)} ${alpha}%, transparent)`;
 
 const plots = {};
+// Times of day in one line: uPlot's own, with the date below, are cut at the edges of a phone.
+const clock = (plot, times, at, space, step) => times.map(t =>
+  new Date(1000 * t).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", hour12: false, ...step < 60 && {second: "2-digit"}}));
 // A chart is made anew when its lines or the size of its place change; else it gets new numbers. `read(n)`: its numbers at a
 // point, in words, for whoever points at it.
 function draw(id, key, series, data, {read, x, y, bands, hooks, height = 180}) {
@@ -63,7 +66,7 @@ function draw(id, key, series, data, {read, x, y, bands, hooks, height = 180}) {
   const say = plot => { const n = plot.cursor.idx; $(id + "-read").textContent = n === null || n === undefined ? "" : plots[id].read(n); };
   plots[id] = {whole, read, plot: new uPlot({
     width, height, series: [{}, ...series], bands, scales: {x: {time: !x, range: x && x.range}, y: {range: y}}, hooks: {...hooks, setCursor: [say]},
-    axes: [{...axis, ...x && {size: 34, ...x.axis}}, {...axis, size: 52}], legend: {show: false}, cursor: {y: false},
+    axes: [{...axis, size: 34, ...x ? x.axis : {values: clock, space: 70}}, {...axis, size: 52}], padding: [8, 28, 0, 0], legend: {show: false}, cursor: {y: false},
   }, data, empty(place))};
 }
 const fromZero = (plot, low, high) => [0, high > 0 ? high * 1.08 : 1];
@@ -166,7 +169,8 @@ function showTime() {
   const clicks = shown.map(([policy]) => steps.map(s => s.tallies[policy] ? s.tallies[policy].clicks / s.tallies[policy].impressions : null));
   draw("rate-chart", key, [{stroke: colour("--ink"), width: 1.5, fill: see("--muted", 15)}], [times, rates],
     {y: fromZero, height: 130, read: n => `${when(n)}: ${rates[n].toFixed(1)} lists per second`});
-  draw("clicks-chart", key, shown.map(([policy], n) => ({stroke: colour(colourOf(policy, n)), width: 1.5, points: {show: true, size: 4}})), [times, ...clicks],
+  $("clicks-time").hidden = !tallies.length;
+  if (tallies.length) draw("clicks-chart", key, shown.map(([policy], n) => ({stroke: colour(colourOf(policy, n)), width: 1.5, points: {show: true, size: 4}})), [times, ...clicks],
     {y: fromZero, read: n => `${when(n)}: ` + shown.map(([policy], k) => `${folderOf(policy)} ${three(clicks[k][n])}`).join(", ")});
 }
 
@@ -191,7 +195,7 @@ function showRanks() {
 }
 
 // The first intervals are as wide as lists are long. Nothing is cut: the later half of the points has a height of its own.
-function testPoints(points, part) { return part === "all" ? points : points.slice(Math.floor(points.length / 2)); }
+function testPoints(points, part) { return part === "all" || points.length < 4 ? points : points.slice(Math.floor(points.length / 2)); }
 
 function showTest() {
   const v = last.verdict, place = $("tested");
@@ -200,10 +204,10 @@ function showTest() {
   place.hidden = !v;
   if (!v) return;
   fill(place.tBodies[0], [v.old, v.new].filter(policy => last.test.tallies[policy]).map(policy => [policy, last.test.tallies[policy]]));
-  $("numbers").textContent = `Difference ${three(v.difference)} clicks per impression, ${percent(v.level)} at all times: ${three(v.low)} to ${three(v.high)}. ` +
+  $("numbers").textContent = v.difference === null ? "" : `Difference ${three(v.difference)} clicks per impression, ${percent(v.level)} at all times: ${three(v.low)} to ${three(v.high)}. ` +
     `What decides: at least ${three(v.at_least)}, at most ${three(v.at_most)}.`;
   const points = testPoints(last.history, $("part").value);
-  $("test-range").hidden = last.history.length < 2;
+  $("test-range").hidden = last.history.length < 4;
   if (points.length < 2) { if (plots["test-chart"]) { plots["test-chart"].plot.destroy(); delete plots["test-chart"]; } return; }
   const edge = {stroke: see("--new", 40), width: 1, points: {show: false}};
   const zero = plot => {

@@ -4,10 +4,11 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from tandemrank.cli import progress
+from tandemrank._base import progress
 from tandemrank.training.checkpoint import Epoch, Progress
 
 LAST = Epoch("both", 3, 0.25, 1.0, {})
@@ -110,3 +111,30 @@ def test_what_a_command_imports_is_under_way_from_the_first_second_on(
     monkeypatch.setattr(progress.importlib, "import_module", slow)
     progress.load_first("offpolicy.valuation")
     assert asked == ["tandemrank.offpolicy.valuation"]
+
+
+def test_python_says_nothing_in_a_pipe_and_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.python_progress() as (stage, epoch):
+        stage("reading the log")
+        epoch("joint", STATE)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress.python_progress() as (stage, epoch):
+        stage("what the log says")
+        epoch("joint", STATE)
+    assert "objective 0.25" in sys.stderr.getvalue()  # type: ignore[attr-defined]
+
+
+def test_in_a_notebook_a_line_of_the_page_is_replaced_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    line = SimpleNamespace(update=said.append)
+    fake = SimpleNamespace(Pretty=str, display=lambda words, display_id: said.append(words) or line)
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    with progress.python_progress() as (stage, epoch):
+        stage("what the log says")
+        stage("too soon after the last")
+        time.sleep(0.11)
+        epoch("joint", STATE)
+    assert said == ["", "what the log says", "joint 2/3  epoch 4 of 16  objective 0.25", ""]

@@ -1,6 +1,7 @@
 """What a person sees of a long job while it runs: on standard error, from the first second on, never on standard output.
 
-On a terminal a bar. Elsewhere, in a pipe or in the log of a scheduler, a plain line after the first second and then every ten.
+On a terminal a bar, in a notebook a line of its page. Elsewhere, in a pipe or in the log of a scheduler, a command says a plain
+line after the first second and then every ten, and Python says nothing.
 """
 
 import importlib
@@ -9,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from tandemrank.training.checkpoint import Progress
+Say = Callable[[str], None]
+State = Any  # `training.checkpoint.Progress`, of a room above
 
 FIRST, EVERY = 1.0, 10.0  # seconds
 
@@ -90,7 +92,7 @@ def load_first(*modules: str) -> None:
 
 
 @contextmanager
-def training_progress() -> Iterator[tuple[Callable[[str], None], Callable[[str, "Progress"], None]]]:
+def training_progress() -> Iterator[tuple[Say, Callable[[str, State], None]]]:
     """What a training from a log is at, in words; and its method, phase, epoch, objective and judgement."""
     words = "reading the log"
     if not sys.stderr.isatty():
@@ -100,7 +102,7 @@ def training_progress() -> Iterator[tuple[Callable[[str], None], Callable[[str, 
     with _bar(words) as bar:
         task, current = bar.task_ids[0], ("", 0)
 
-        def show(method: str, state: "Progress") -> None:
+        def show(method: str, state: State) -> None:
             nonlocal task, current
             if current != (method, state.phase):
                 # Each phase has a time of its own: the one before says little about it.
@@ -111,7 +113,38 @@ def training_progress() -> Iterator[tuple[Callable[[str], None], Callable[[str, 
         yield lambda said: bar.update(task, description=said), show
 
 
-def _words_of(method: str, state: "Progress", *, short: bool = False) -> str:
+@contextmanager
+def python_progress() -> Iterator[tuple[Say, Callable[[str, State], None]]]:
+    """The same for who calls from Python: on a terminal, and in a notebook."""
+    if "ipykernel" in sys.modules:
+        with _cell() as say:
+            yield say, lambda method, state: say(_words_of(method, state))
+    elif sys.stderr.isatty():
+        with training_progress() as found:
+            yield found
+    else:
+        yield lambda said: None, lambda method, state: None
+
+
+@contextmanager
+def _cell() -> Iterator[Say]:
+    """A line below the cell of a notebook that is replaced, ten times in a second at most, and gone at the end."""
+    display = importlib.import_module("IPython.display")
+    line, shown = display.display(display.Pretty(""), display_id=True), -1.0
+
+    def say(words: str) -> None:
+        nonlocal shown
+        if time.monotonic() > shown + 0.1:
+            shown = time.monotonic()
+            line.update(display.Pretty(words))
+
+    try:
+        yield say
+    finally:
+        line.update(display.Pretty(""))
+
+
+def _words_of(method: str, state: State, *, short: bool = False) -> str:
     """Where a training stands; in short, what fits beside a bar."""
     phase = f" {state.phase + 1}/{state.phases}" if state.phases > 1 else ""
     last = "" if state.last is None else f"  objective {state.last.objective:.4g}"
