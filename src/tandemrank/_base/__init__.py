@@ -10,6 +10,7 @@
 - `sparse`: sparse matrices in one form
 - `frames`: frames of polars and pandas as one kind of table; the values of a context as texts; Parquet with a checksum
 - `cluster`: Ray: functions as tasks of a cluster; groups of processes, each with some queries, and what they add up
+- `adam`: Adam with weight decay
 - `processes`: worker processes that end with their parent, one process at a time in a folder
 """
 
