@@ -55,8 +55,8 @@ class ExperimentConfig(BaseModel):
         default=None,
         ge=1,
         le=LARGEST,
-        description="candidates of production's own generator, where production has two stages; by default it has one, and live "
-        "500 candidates",
+        description="candidates of production's own generator, where production has two stages; by default it has one, and "
+        "live has 500",
     )
     production_generator_rank: int | None = Field(
         default=None,

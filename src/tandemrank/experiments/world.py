@@ -27,8 +27,8 @@ from tandemrank.offpolicy.propensities import SAMPLES
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
-# Standard deviations of a live production's scores that make a factor of e: its drawn lists get some 5% fewer clicks than its most
-# likely ones, and ten lists of a query have about 45 items.
+# Standard deviations of a live production's scores that make a factor of e: its drawn lists get some 5% fewer clicks than its
+# most likely ones, and ten lists of a query have about 45 items.
 SPREAD = 2.5
 LARGE_PART = 2_000_000  # impressions of a large world that are drawn at once
 
