@@ -9,6 +9,7 @@ import torch
 
 from independent import worlds
 from independent.worlds import World
+from tandemrank._base.cluster import ALONE
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs import fitting, model_fit
 from tandemrank.beliefs.belief import Beliefs, Chosen
@@ -279,7 +280,7 @@ def test_the_bit_is_chosen_only_where_it_is_surely_likelier(n: int, is_bit: bool
     held = np.arange(len(counts.query)) % 10 == 0
     search = fitting.Search(counts, np.zeros((len(counts.query), 3)), held, given, 0)
 
-    def score(chosen: Chosen, *_: Chosen) -> JudgedPairs:
+    def score(chosen: Chosen) -> JudgedPairs:
         return JudgedPairs(np.full(n, float(chosen.grades.is_bit)), np.zeros(n), np.eye(1))
 
     search.score = score  # type: ignore[method-assign]
@@ -353,10 +354,10 @@ def test_drawn_lists_lose_little_where_relevances_are_close_too() -> None:
 def test_how_much_queries_differ_goes_down_as_far_as_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other constants move once."""
     search = object.__new__(fitting.Search)
-    search.rate = 0.1
+    search.rate, search.group = 0.1, ALONE
     monkeypatch.setattr(
         search, "score",
-        lambda chosen, *_: JudgedPairs(np.array([-chosen.total - chosen.rank]), np.zeros(1), np.zeros((1, 1))),
+        lambda chosen: JudgedPairs(np.array([-chosen.total - chosen.rank]), np.zeros(1), np.zeros((1, 1))),
         raising=False,
     )  # fmt: skip
     start = Chosen.log(Grades.graded(0.1, 0.7))
@@ -367,12 +368,12 @@ def test_how_much_queries_differ_goes_down_as_far_as_that_helps(monkeypatch: pyt
 
 def test_another_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     search = object.__new__(fitting.Search)
-    search.rate = 0.1
+    search.rate, search.group = 0.1, ALONE
     for gain, wanted in ((1.0, 0.7), (-1.0, 0.7), (3.0, 2.5), (-3.0, 0.15)):
         terms = {spread: np.array([gain * k]) for k, spread in enumerate(fitting.SPREADS)}
         monkeypatch.setattr(
             search, "score",
-            lambda c, *_, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),
+            lambda c, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),
             raising=False,
         )  # fmt: skip
         start = Chosen.log(Grades.graded(0.1, 0.7))

@@ -177,7 +177,7 @@ def test_f_is_left_out_where_the_whole_belief_does_not_surely_gain_by_it() -> No
 
 
 def test_a_fit_with_every_kind_of_table_scores_all_queries(monkeypatch) -> None:
-    monkeypatch.setattr(fitting, "surely", lambda gains: True)
+    monkeypatch.setattr(fitting, "surely", lambda *_: True)
     monkeypatch.setattr(fitting, "LEAST", -np.inf)
     counts = counts_of()
     found = fit(counts, Features(**TABLES), model="linear")

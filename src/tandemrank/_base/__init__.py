@@ -11,6 +11,7 @@
 - `frames`: tables of files and of frames, and their ids; the values of a context as texts; Parquet with a checksum
 - `cluster`: Ray: functions as tasks of a cluster; groups of processes, each with some queries, and what they add up
 - `progress`: what a person sees of a long job: a bar, a line of a notebook, plain lines
+- `adam`: Adam with weight decay
 - `processes`: worker processes that end with their parent, one process at a time in a folder
 """
 

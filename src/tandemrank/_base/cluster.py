@@ -23,7 +23,10 @@ Engine = Literal["local", "ray"]
 Numbers = TypeVar("Numbers", bound=np.generic)
 Anything = TypeVar("Anything")
 MISSING = "the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'."
-ONE_THREAD = dict.fromkeys(THREADS, "1")  # of a worker
+FREED = {
+    "MALLOC_MMAP_THRESHOLD_": "1000000"
+}  # of glibc: memory is given back as soon as it is free, else a tenth more stays
+ONE_THREAD = {**dict.fromkeys(THREADS, "1"), **FREED}  # of a worker
 FAILURES = 8  # of a group of processes, before it is given up
 SECONDS = 5.0  # that the others of a group have to say why, after one has failed
 
@@ -96,7 +99,8 @@ def together(function: Callable[..., Any], parts: Sequence[Any], *shared: Any) -
     """
     ray = connect()
     threads = min(nodes(ray), default=1)
-    member = ray.remote(num_cpus=threads, max_restarts=0, scheduling_strategy="SPREAD")(_Member)
+    how = {"num_cpus": threads, "max_restarts": 0, "scheduling_strategy": "SPREAD", "runtime_env": {"env_vars": FREED}}
+    member = ray.remote(**how)(_Member)
     held, everybodys = [ray.put(part) for part in parts], [ray.put(one) for one in shared]
     for attempt in range(1, FAILURES + 1):
         members, waiting = [member.remote() for _ in parts], list[Any]()

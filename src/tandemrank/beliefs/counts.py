@@ -157,7 +157,10 @@ class Counts:
     def packed(self) -> tuple["Counts", Whole]:
         """The queries with a log alone, and which these are.  Shapes: -> [n]."""
         rows = self.rows
-        found = replace(self, query=np.searchsorted(rows, self.query), impressions=self.impressions[rows])
+        before = self.group.before(len(rows))[0]
+        found = replace(
+            self, query=np.searchsorted(rows, self.query), impressions=self.impressions[rows], before=before
+        )
         return found, rows
 
     def of_items(self, items: Whole) -> "Counts":

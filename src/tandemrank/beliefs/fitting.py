@@ -11,14 +11,12 @@ likelihood of pairs that are held out, f by queries that are held out, too.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from tandemrank._base import random
-from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
@@ -102,13 +100,12 @@ def half_life_of(search: "Search", chosen: Chosen) -> float:
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         return both - alone
 
-    found = search.group.shared([partial(value, 0.5 ** (age / half_life)) for half_life in HALF_LIVES])
-    values = dict(zip(HALF_LIVES, found, strict=True))
-    best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
-    if np.isinf(best) or not surely(values[best] - values[np.inf]):
+    values = {half_life: value(0.5 ** (age / half_life)) for half_life in HALF_LIVES}
+    best = max(HALF_LIVES, key=lambda h: search.total(values[h]))
+    if np.isinf(best) or not search.surely(values[best] - values[np.inf]):
         return np.inf
     little = value(np.full(len(age), float(np.mean(0.5 ** (age / best)))))
-    return best if surely(values[best] - little) else np.inf
+    return best if search.surely(values[best] - little) else np.inf
 
 
 def _is_farther(new: Chosen, old: Chosen) -> bool:
@@ -118,15 +115,15 @@ def _is_farther(new: Chosen, old: Chosen) -> bool:
 
 
 class Search:
-    """Constants by the held-out pairs of some queries.
+    """Constants by the held-out pairs of some queries: ours, all of the group search alike.
 
-    `group`: who shares the work. All of them search alike, and all have these pairs; of the moves that may come next each tries
-    another one, so what is chosen is what one alone would choose.  Shapes: X [pairs, 3]; held [pairs].
+    Shapes: X [pairs, 3]; held [pairs].
     """
 
-    def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int, group: Group = ALONE) -> None:
-        self.counts, self.X, self.held, self.given, self.seed, self.group = counts, X, held, given, seed, group
-        self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
+    def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int) -> None:
+        self.counts, self.X, self.held, self.given, self.seed, self.group = counts, X, held, given, seed, counts.group
+        clicks, seen = self.group.total(counts.C.sum(), counts.E.sum())
+        self.rate = (clicks + 0.5) / (seen + 1)
         self.parts = [(counts.only(kept), kept) for kept in (~held, held)]
         self.starts: dict[tuple[float, float, bool, str], FirstStep] = {}  # by spread, level, features and kind of f
         # f of the first spread and level, which others need no other, and its values of all pairs, which take time.
@@ -136,21 +133,24 @@ class Search:
         self.known: dict[str, JudgedPairs] = {}
         self.tried: list[tuple[Chosen, float]] = []
 
-    def score(self, chosen: Chosen, *ahead: Chosen) -> JudgedPairs:
-        """How likely the held-out pairs are. `ahead`: what may be asked next; the others of the group look at it."""
-        if repr(chosen) not in self.known:
-            asked = {repr(one): one for one in (chosen, *ahead) if repr(one) not in self.known}
-            some = dict(list(asked.items())[: self.group.size])
-            judged = self.group.shared([partial(self._judged, one) for one in some.values()])
-            self.known.update(zip(some, judged, strict=True))
-        found = self.known[repr(chosen)]
-        self.tried.append((chosen, float(found.terms.sum())))
-        return found
+    def total(self, terms: Floats) -> float:
+        """The sum over everybody's pairs.  Shapes: terms [pairs]."""
+        return self.group.total(terms.sum())[0]
 
-    def _judged(self, chosen: Chosen) -> JudgedPairs:
-        f = self.models[chosen.f.words][1]
-        train, judge = (Part.of(counts, chosen.grades, self.X[kept], f[kept]) for counts, kept in self.parts)
-        return judged(run(train, chosen, self.given, self.seed, start=self._start(train, chosen)), judge)
+    def surely(self, gains: Floats) -> bool:
+        """Whether the sum of everybody's gains is above 0.  Shapes: gains [pairs]."""
+        return surely(gains, self.group)
+
+    def score(self, chosen: Chosen) -> JudgedPairs:
+        """How likely the held-out pairs are."""
+        if repr(chosen) not in self.known:
+            f = self.models[chosen.f.words][1]
+            train, judge = (Part.of(counts, chosen.grades, self.X[kept], f[kept]) for counts, kept in self.parts)
+            fitted = run(train, chosen, self.given, self.seed, start=self._start(train, chosen))
+            self.known[repr(chosen)] = judged(fitted, judge)
+        found = self.known[repr(chosen)]
+        self.tried.append((chosen, self.total(found.terms)))
+        return found
 
     def _start(self, train: Part, chosen: Chosen) -> FirstStep:
         key = chosen.grades.spread, chosen.level, chosen.item_features, chosen.f.words
@@ -166,19 +166,19 @@ class Search:
         """
         first = Chosen.log(self._grades(FIRST))
         graded, as_bit = (
-            [self._moved(*self._scored(first, Chosen.log(bit)), FIRST_MOVES)],
+            [self._moved(*self._scored(first), FIRST_MOVES)],
             [self._scored(Chosen.log(bit))],
         )
         if self.given.directions is not None:
-            graded.append(self._scored(Chosen.given(graded[0][0].grades), Chosen.given(bit)))
+            graded.append(self._scored(Chosen.given(graded[0][0].grades)))
             as_bit.append(self._scored(Chosen.given(bit)))
-        (best, score), other = (max(found, key=lambda x: float(x[1].terms.sum())) for found in (graded, as_bit))
+        (best, score), other = (max(found, key=lambda x: self.total(x[1].terms)) for found in (graded, as_bit))
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
-        if surely(other[1].terms - score.terms):
+        if self.surely(other[1].terms - score.terms):
             best, score = other
         if self.given.item.numbers.shape[1]:
             with_items = self._scored(replace(best, item_features=True))
-            if surely(with_items[1].terms - score.terms):
+            if self.surely(with_items[1].terms - score.terms):
                 best, score = with_items
         if best.source == "production":
             return self.with_model(self._moved_surely(best, score))[0]
@@ -186,8 +186,8 @@ class Search:
         moved = not (found.f.names or found.grades.is_bit)
         return self._moved(found, score, LOG_MOVES[len(FIRST_MOVES) :] if moved else LOG_MOVES)[0]
 
-    def _scored(self, chosen: Chosen, *ahead: Chosen) -> tuple[Chosen, JudgedPairs]:
-        return chosen, self.score(chosen, *ahead)
+    def _scored(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
+        return chosen, self.score(chosen)
 
     def _grades(self, place: int) -> Grades:
         return Grades.graded(self.rate, SPREADS[place])
@@ -196,16 +196,14 @@ class Search:
         self, best: Chosen, score: JudgedPairs, moves: tuple[tuple[str, tuple[float, ...]], ...]
     ) -> tuple[Chosen, JudgedPairs]:
         """One constant after the other, in the first direction that helps."""
-        every = [(name, step) for name, directions in moves for step in directions]
         for name, directions in moves:
             for step in directions:
                 before = best
                 while (new := self._step(best, name, step)) is not None:
-                    others = [self._step(best, *move) for move in every[every.index((name, step)) + 1 :]]
-                    found, least = self.score(new, *(one for one in others if one is not None)), 0.0
+                    found, least = self.score(new), 0.0
                     if name == "spread" and _is_farther(new, best):
                         least = UNUSUAL
-                    if found.terms.sum() <= score.terms.sum() + least:
+                    if self.total(found.terms) <= self.total(score.terms) + least:
                         break
                     best, score = new, found
                     if name in ("level", "rank") or (name == "total" and step > 1):
@@ -230,12 +228,12 @@ class Search:
         weight, terms = sigmoid(score.s), score.terms
         own = None if self.given.directions is None else self.given.directions.queries
         for name, moves in GIVEN_MOVES:
-            if name == "trust" and (own is None or not (np.square(own[self.counts.rows]).sum(1) > 1e-6).any()):
+            if name == "trust" and (own is None or not self.total(np.square(own[self.counts.rows]).sum(1) > 1e-6)):
                 continue
-            for k, move in enumerate(moves):
+            for move in moves:
                 while (new := best.moved(name, move)) != best:
-                    found = self.score(new, *(best.moved(name, other) for other in moves[k + 1 :])).terms
-                    if not surely(weight * (found - terms)):
+                    found = self.score(new).terms
+                    if not self.surely(weight * (found - terms)):
                         break
                     best, terms = new, found
         return best
@@ -248,26 +246,28 @@ class Search:
         # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
         found = replace(chosen, f=f)
         train, kept = self.parts[0]
-        _, start = begun(Part.of(train, chosen.grades, self.X[kept]), found, self.given, self.seed, self.group)
+        _, start = begun(Part.of(train, chosen.grades, self.X[kept]), found, self.given, self.seed)
         assert start.model is not None  # it was chosen
         self.models[f.words] = start.model, start.model.at(self.counts.query, self.counts.item)
         score = self.score(found)
         weight = sigmoid(without.s)
         gain = weight * (score.terms - without.terms)
-        return (found, score) if surely(gain) and gain.sum() > LEAST * weight.mean() else (chosen, without)
+        gained, weighed, pairs = self.group.total(gain.sum(), weight.sum(), len(weight))
+        return (found, score) if self.surely(gain) and gained > LEAST * weighed / pairs else (chosen, without)
 
     def _kinds(self, chosen: Chosen) -> model_fit.ModelChoice:
         part = Part.of(self.counts, chosen.grades, self.X)
-        c = part.counts
-        draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(c.Q + c.D)))
-        apart = draws[: c.Q] < APART, draws[c.Q :] < APART
+        c, group = part.counts, self.group
+        before, queries = group.before(c.Q)
+        draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(queries + c.D)))
+        apart = draws[before : before + c.Q] < APART, draws[queries:] < APART
         train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
-        if not len(train.counts.query):
+        if not group.before(len(train.counts.query))[1]:
             return model_fit.NO_MODEL
         start = started(train, chosen, self.given)
         lesson = lesson_of(train, start, chosen, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
-        return model_fit.choose(lesson, judge, self.given.learners, self.seed, self.group)
+        return model_fit.choose(lesson.together(group), judge.together(group), self.given.learners, self.seed, group)
 
 
 @dataclass(frozen=True)
@@ -379,15 +379,15 @@ def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) 
         given = given.of_queries(rows)
     if len(items := some.items) < counts.D:  # what the search costs follows what was shown
         some, given = some.of_items(items), given.of_items(items)
-    X, held = group.gather(evidence.X[of_rows]), group.gather(held[of_rows])
-    return _searched(Search(some.together(), X, held, given.together(group), seed, group), bit, watch)
+    return _searched(Search(some, evidence.X[of_rows], held[of_rows], given, seed), bit, watch)
 
 
 def _searched(search: Search, bit: Grades, watch: Callable[[str], None] | None) -> Chosen:
     """The constants, by what a search finds."""
     counts, held = search.counts, search.held
     chosen = Chosen.log(search._grades(FIRST))
-    if held.any() and not held.all():
+    number, pairs = search.group.total(held.sum(), len(held))
+    if 0 < number < pairs:
         chosen = search.best(bit)
         if counts.times > 1:
             chosen = replace(chosen, half_life=half_life_of(search, chosen))

@@ -28,7 +28,7 @@ LEVELS, STEP = (10, 24), 1.0  # how many levels there are, and how far apart in 
 FINE = 161  # levels for pairs whose own showings say more than the levels tell apart
 SHARP = 0.15  # information of a pair's showings, in squared steps of the levels, from which that is so
 NODES = ((-np.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (np.sqrt(3.0), 1 / 6))  # of a normal distribution
-BLOCK = 400_000  # pairs at once
+BLOCK, SEVERAL = 400_000, 32  # pairs at once, and how many times fewer where levels are many
 LEAST = 1e-9  # that the chances of a bit are apart
 LEAST_ROWS = 4096  # pairs that are worth a thread
 
@@ -161,11 +161,13 @@ class Grades:
         step = log_odds[1] - log_odds[0]
         sharp = np.flatnonzero(counts.E * mean * (1 - mean) * step**2 > SHARP)
         fine = Grades(sigmoid(np.linspace(log_odds[0], log_odds[-1], FINE)), self.spread)
-        for first in range(0, len(sharp), BLOCK // 8):
-            some = sharp[first : first + BLOCK // 8]
-            kept = np.zeros(len(s), np.bool_)
-            kept[some] = True
-            mean[some], spread[some] = fine.posterior(s[some], variance[some], counts.only(kept).likelihood(fine.R)[0])
+        kept = np.zeros(len(s), np.bool_)
+        kept[sharp] = True
+        few, place = counts.only(kept), np.arange(len(sharp))
+        for first in range(0, len(sharp), BLOCK // SEVERAL):
+            own = slice(first, first + BLOCK // SEVERAL)
+            some, L = sharp[own], few.only((place >= own.start) & (place < own.stop)).likelihood(fine.R)[0]
+            mean[some], spread[some] = fine.posterior(s[some], variance[some], L)
         return mean, spread
 
     def prior(self, s: Floats, variance: Floats) -> Floats:

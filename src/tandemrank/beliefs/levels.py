@@ -7,16 +7,19 @@ knowledge that is worth; w is fitted, n is chosen by the evidence (Laplace's app
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.regression import Suggestion
 
 Floats = NDArray[np.float64]
 
 KNOWLEDGE = 10.0 ** np.arange(-0.5, 5.1, 0.5)  # the values of n that are tried
+SOME = 20_000  # examined items that are enough to choose n by
 RIDGE = 1e-3  # keeps w finite where a column of z says nothing
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the prior of features' weights
 FARTHEST = 12.0  # log-odds beyond it are not told apart
@@ -89,12 +92,19 @@ def log_shown(number: Floats, time: Floats, numbers: NDArray[np.floating]) -> Fl
 
 
 def item_levels(
-    clicks: Floats, seen: Floats, design: Floats, grades: Grades, features: NDArray[np.floating] | None = None
+    clicks: Floats,
+    seen: Floats,
+    design: Floats,
+    grades: Grades,
+    features: NDArray[np.floating] | None = None,
+    *,
+    group: Group = ALONE,
 ) -> Levels:
     """The levels of all items, from their clicks and examinations.
 
     What production says never counts against an item: columns of the design whose weight would be negative count 0.
-    Features have a normal prior as strong as the evidence says; without them is among the choices.
+    Features have a normal prior as strong as the evidence says; without them is among the choices. `group`: who has the same
+    numbers, and tries some n each.
     Shapes: clicks, seen [D]; design [D, J], its first column constant; features [D, F].
     """
     examined = (seen > 0) | (clicks > 0)  # others, perhaps most, say nothing, and are where they are expected
@@ -104,14 +114,16 @@ def item_levels(
     while (w[1:] < 0).any():
         own = np.where(np.arange(len(w)) == 1 + np.argmin(w[1:]), 0.0, own)
         w = _regression(clicks, seen, own, rates)
-    ridge = np.full(len(w), RIDGE)
-    best = max((_levels(clicks, seen, own, w, n, rates, ridge) for n in KNOWLEDGE), key=lambda x: x.evidence)
+    ridge, some = np.full(len(w), RIDGE), slice(None, None, max(1, len(own) // SOME))
+    few = clicks[some], seen[some], own[some]
+    tried = group.shared([partial(_levels, *few, w, n, rates, ridge) for n in KNOWLEDGE])
+    best = max(tried, key=lambda x: x.evidence)
+    if len(own) >= 2 * SOME:
+        best = _levels(clicks, seen, own, w, best.knowledge, rates, ridge)
     if features is not None and features.shape[1]:
         both, F, n = np.hstack([own, features[examined]]), features.shape[1], best.knowledge
-        found = [
-            _levels(clicks, seen, both, np.append(w, np.zeros(F)), n, rates, np.append(ridge, np.full(F, strength)))
-            for strength in STRENGTHS
-        ]
+        of_both = partial(_levels, clicks, seen, both, np.append(w, np.zeros(F)), n, rates)
+        found = group.shared([partial(of_both, np.append(ridge, np.full(F, strength))) for strength in STRENGTHS])
         best = max((best, *found), key=lambda x: x.evidence)
         every = np.hstack([every, features]) if len(best.w) > len(w) else every
     before = np.clip(every @ best.w, -FARTHEST, FARTHEST)

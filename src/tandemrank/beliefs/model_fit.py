@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tandemrank._base.adam import Adam
 from tandemrank._base.cluster import ALONE, Group
 from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
@@ -136,15 +137,13 @@ def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: f
     generator = torch.Generator().manual_seed(seed)
     matrices = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=RATE)
+    optimiser = Adam(matrices, RATE, decay=decay, plain=others)
     inputs, size = lesson.inputs(), int(np.clip(len(lesson.q) // BATCHES, *BATCH))
     seen = None if judge is None else judge.inputs()
     best, f, taken = 0.0, np.zeros(0 if judge is None else len(judge.q)), 0
     state = {name: t.clone() for name, t in model.state_dict().items()}
     for epoch in range(epochs):
-        for group in optimiser.param_groups:
-            group["lr"] = RATE * (1 - 0.9 * epoch / EPOCHS)
+        optimiser.lr = RATE * (1 - 0.9 * epoch / EPOCHS)
         for rows in torch.split(torch.randperm(len(lesson.q), generator=generator), size):
             found, own = model(*(x[rows] for x in inputs)), rows.numpy()
             slope = lesson.grades.terms(lesson.s[own] + found.detach().numpy(), lesson.L[own])[1]
@@ -312,9 +311,10 @@ def _mean(judge: Lesson, tried: dict[str, Floats]) -> tuple[tuple[str, ...], Flo
     return members, f
 
 
-def surely(gains: Floats) -> bool:
-    """Whether a sum of gains is above 0 by two of its standard errors.  Shapes: [n]."""
-    return bool(gains.sum() > SURE * np.sqrt(np.square(gains).sum()))
+def surely(gains: Floats, group: Group = ALONE) -> bool:
+    """Whether the sum of everybody's gains is above 0 by two of its standard errors.  Shapes: [n]."""
+    total, squares = group.total(gains.sum(), np.square(gains).sum())
+    return bool(total > SURE * np.sqrt(squares))
 
 
 def train(

@@ -30,7 +30,7 @@ from tandemrank.policies import own
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
 
-ROWS = 200_000  # pairs that are scored at once
+ROWS = 50_000  # pairs that are scored at once
 HIDDEN, OUT = 48, 16  # of towers: hidden units, dimensions of the product
 CROSS, WIDE = 16, 64  # of the network: products of query and item, hidden units
 

@@ -80,20 +80,6 @@ class Given:
             directions=None if known is None else replace(known, items=known.items[d]),
         )
 
-    def together(self, group: Group) -> "Given":
-        """For the queries of all."""
-        known, before = self.directions, group.before(len(self.seen[0]))[0]
-        own = None if known is None or known.queries is None else group.gather(known.queries)
-        numbers, codes = group.gather(self.query.numbers), group.gather(self.query.codes)
-        return replace(
-            self,
-            query=replace(self.query, numbers=numbers, codes=codes),
-            pairs=self.pairs.together(group, before),
-            opinion=(group.gather(self.opinion[0]), self.opinion[1]),
-            seen=(group.gather(self.seen[0]), self.seen[1]),
-            directions=None if known is None else replace(known, queries=own),
-        )
-
 
 @dataclass(frozen=True)
 class Part:
@@ -186,15 +172,14 @@ def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
     return FirstStep(levels, flat, beta, weights(without, flat, beta, centre), centre)
 
 
-def begun(part: Part, chosen: Chosen, given: Given, seed: int, group: Group | None = None) -> tuple[Part, FirstStep]:
-    """All that comes before the vectors, and the pairs with the kind of f that was chosen. `group`: who shares the work, where
-    everybody has all pairs."""
+def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> tuple[Part, FirstStep]:
+    """All that comes before the vectors, and the pairs with the kind of f that was chosen."""
     start = started(part, chosen, given)
     if not chosen.f.names:
         return part, start
     lesson = lesson_of(part, start, chosen, given, seed, enough=model_fit.ENOUGH)
     own = part.counts.group
-    model = model_fit.train(chosen.f, lesson.together(own), given.learners, seed, group or own)
+    model = model_fit.train(chosen.f, lesson.together(own), given.learners, seed, own)
     model = model.of_sides(lesson.query, lesson.pairs)
     part = replace(part, f=model.at(part.counts.query, part.counts.item))
     return part, start.with_model(part, model)
@@ -204,7 +189,8 @@ def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, F
     """The levels of items, as a space without directions, and those of queries.  Shapes: -> levels, space, [Q, 1]."""
     c, D = part.counts, part.counts.D
     clicks, seen = c.by_item(c.C), c.by_item(c.E)
-    levels = item_levels(clicks, seen, given.design, part.grades, given.item.numbers if chosen.item_features else None)
+    features = given.item.numbers if chosen.item_features else None
+    levels = item_levels(clicks, seen, given.design, part.grades, features, group=c.group)
     flat = Space(
         np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / chosen.level])
     )

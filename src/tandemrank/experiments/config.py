@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from tandemrank.experiments.stage_models import Stages
+from tandemrank.experiments.synthetic import LARGE
 from tandemrank.policies.two_stage import CANDIDATES
 from tandemrank.training.config import LARGEST, LearningConfig
 from tandemrank.training.schedules import Method
@@ -15,6 +16,13 @@ from tandemrank.training.schedules import Method
 OF_OWN_LOGS = {
     **{name: name for name in ("evaluation_share", "context", "exclude", "safe")},
     "by": "examination by more than the rank",
+}
+# Of a live production, but for what is given.
+LIVE: dict[str, Any] = {
+    "production": "live",
+    "production_share": 0.5,
+    "production_candidates": CANDIDATES,
+    "logged_users": "all",
 }
 
 
@@ -36,13 +44,14 @@ class ExperimentConfig(BaseModel):
     irrelevant: float = Field(
         default=0.0, ge=0, lt=1, description="chance of a click on an examined item of relevance 0"
     )
-    production: Literal["mean", "ratings", "all"] = Field(
+    production: Literal["mean", "ratings", "all", "live"] = Field(
         default="mean",
         description="production policy: SVD of the ratings of a share of users, the others start from their mean vector; or "
-        "SVD of a share of all ratings; or SVD of all ratings",
+        "SVD of a share of all ratings; or SVD of all ratings; or live, a system of any size that has served all users: SVD "
+        "of half of all ratings, two stages, lists that vary (the default above 50,000 items)",
     )
     production_share: float = Field(
-        default=0.1, gt=0, lt=1, description="share of users or ratings that production knows"
+        default=0.1, gt=0, lt=1, description="share of users or ratings that production knows; of live .5"
     )
     logged_users: Literal["rest", "all"] = Field(
         default="rest", description="users who are logged and evaluated: those production does not know, or all"
@@ -51,7 +60,8 @@ class ExperimentConfig(BaseModel):
         default=None,
         ge=1,
         le=LARGEST,
-        description="candidates of production's own generator, where production has two stages; by default it has one",
+        description="candidates of production's own generator, where production has two stages; by default it has one, and "
+        "live has 500",
     )
     production_generator_rank: int | None = Field(
         default=None,
@@ -61,12 +71,27 @@ class ExperimentConfig(BaseModel):
     )
     rank: int = Field(default=50, ge=1, le=LARGEST, description="dimension of the embeddings")
     temperature: float = Field(
-        default=1.0, ge=1e-6, le=1e6, description="the logging policy's scores are divided by it"
+        default=1.0,
+        ge=1e-6,
+        le=1e6,
+        description="the logging policy's scores are divided by it; those of live, whose size depends on that of the world, "
+        "have been made comparable first",
     )
     impressions: int = Field(default=100_000, ge=1, le=10**12, description="length of the log, N")
     item_features: bool = Field(default=False, description="whether the beliefs know the features of the items")
     learning: LearningConfig = LearningConfig()
     stages: Stages = Stages()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _live(cls, values: Any) -> Any:
+        """What production is where nothing is said of it: of a large world a tenth of the users tell nothing of its items."""
+        if not isinstance(values, dict):
+            return values
+        items, of_production = values.get("items"), {*LIVE, "temperature", "production_generator_rank"}
+        if isinstance(items, int) and items > LARGE and not of_production & values.keys():
+            values = values | {"production": "live"}
+        return LIVE | values if values.get("production") == "live" else values
 
     @model_validator(mode="after")
     def _applies(self) -> "ExperimentConfig":

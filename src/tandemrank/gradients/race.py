@@ -33,6 +33,8 @@ from tandemrank.gradients._bridge import (
     row_major,
 )
 
+PAIRS = 200_000  # whose ratios are taken at once
+
 
 def utility(
     s_c: Tensor,
@@ -179,17 +181,28 @@ def ratio_estimate(
     Shapes: indptr [B + 1], the pairs of each query; moments [3, nnz], the sums of rho, rho^2, rho S; totals [2, B], of S and
     S^2; known [B] -> [nnz], [nnz].
     """
-    row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    rho, rho_rho, rho_S = torch.from_numpy(moments)
-    S, S_S = torch.from_numpy(totals[:, row])
-    known = known[row]
+    mean, error = torch.empty(moments.shape[1], dtype=torch.float64), torch.empty(moments.shape[1], dtype=torch.float64)
+    row = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
+    for first in range(0, len(row), PAIRS):
+        own = slice(first, first + PAIRS)
+        at = row[own].astype(np.int64)
+        mean[own], error[own] = _ratio(
+            torch.from_numpy(moments[:, own]), torch.from_numpy(totals[:, at]), known[torch.from_numpy(at)], n
+        )
+    # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
+    return mean.clamp_(max=float(theta.max())), error
+
+
+def _ratio(moments: Tensor, totals: Tensor, known: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The same of some pairs.  Shapes: moments [3, m]; totals [2, m]; known [m] -> [m], [m]."""
+    rho, rho_rho, rho_S = moments
+    S, S_S = totals
     plain = ~(known > 0) | (S <= 0)
     ratio = torch.where(plain, 0.0, rho / S.where(S > 0, 1.0))
     scale = torch.where(plain, 1.0, known * n / S.where(S > 0, 1.0))
     squares = torch.where(plain, rho_rho - rho * rho / n, rho_rho - 2 * ratio * rho_S + ratio**2 * S_S)
     error = scale * (squares.clamp(min=0) / (n * (n - 1))).sqrt() if n > 1 else torch.full_like(rho, torch.nan)
-    # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
-    return (scale * rho / n).clamp(max=float(theta.max())), error
+    return scale * rho / n, error
 
 
 def _places_filled(s_c: Tensor, s_r: Tensor, theta: Tensor, K2: int) -> Tensor:

@@ -102,11 +102,16 @@ def _exposures(
     available, rate = s > -np.inf, np.where(s > -np.inf, s, 0.0).astype(np.float64)[:, None]
     curve = theta.detach().double().numpy()
     steps = curve - np.append(curve[1:], 0.0)
-    counts = np.flatnonzero(steps)
+    counts, K = np.flatnonzero(steps), drawn.first.shape[2] - 1
+    pairs = rows * source.D + docs
     for first, log_t in zip(drawn.first.swapaxes(0, 1), drawn.log_t.swapaxes(0, 1), strict=True):
         # With d among the first K the others' k-th arrival is the next entry from d's place on.
-        before = np.logical_or.accumulate(first[rows, :-1] == docs[:, None], axis=1)[:, counts]
-        t = log_t[rows[:, None], counts + before]
+        arrived = (np.arange(source.B)[:, None] * source.D + first[:, :-1]).ravel()
+        arrived[first[:, :-1].ravel() < 0] = -1
+        order = np.argsort(arrived, kind="stable")
+        at = order[np.minimum(np.searchsorted(arrived, pairs, sorter=order), len(order) - 1)]
+        place = np.where(arrived[at] == pairs, at % K, K)
+        t = log_t[rows[:, None], counts + (place[:, None] <= counts)]
         yield np.where(available, -np.expm1(-np.exp(np.minimum(rate + t, 700.0))) @ steps[counts], 0.0)
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base import random
+from tandemrank._base.adam import Adam
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.impressions import Impressions
@@ -213,7 +214,7 @@ class _LoggerFit:
     def optimise(self, start: list[Tensor], prior: float, epochs: int, patience: int = 5) -> _Best:
         """Adam until the held-out lists stop getting likelier; the parameters of the best epoch."""
         parameters = [p.clone().requires_grad_() for p in start]
-        optimiser = torch.optim.Adam(parameters, lr=0.03)
+        optimiser = Adam(parameters, 0.03)
         share = prior / max(1, self.n)
         best = _Best([p.detach().clone() for p in parameters], self.judge(parameters), 0)
         for epoch in range(1, epochs + 1):

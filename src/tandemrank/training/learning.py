@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from torch import nn
@@ -39,7 +40,7 @@ from tandemrank.logs.reading import LogParts
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.comparison import by_frequency
-from tandemrank.offpolicy.estimators import check_exposures
+from tandemrank.offpolicy.estimators import check_exposures, of_queries
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
 from tandemrank.offpolicy.verdicts import cells_words, stopping_words
@@ -60,6 +61,8 @@ from tandemrank.training.results import Learned, differences_of
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.start import Start, believed_policy, initial_policy
 from tandemrank.training.weights import BeliefWeights
+
+CHECKED = 2_000  # queries whose propensities are looked at before training
 
 
 def _nothing(*_: object) -> None:
@@ -573,7 +576,10 @@ def _refuse_without_support(plan: LearningPlan, parts: Parts, data: TrainingData
     check_curve(log, theta)
     if used.kind == "fitted":
         return  # it may show whatever it was fitted to
-    # Of interest is whether it is 0 where something was clicked.
+    # Of interest is whether it is 0 where something was clicked; of many queries and items some tell, and what values asks all.
+    logged = np.flatnonzero(log.impressions)
+    if used.logger is not None and used.logger.exposes_sparsely and len(logged) > CHECKED:
+        log = of_queries(log, np.isin(np.arange(log.Q), logged[:: -(-len(logged) // CHECKED)]))
     rho_0 = row_propensities(log, theta, used.kind, used.logger, samples=2, only_clicked=True, engine=plan.engine)
     check_exposures(rho_0, rho_0, log)
 
