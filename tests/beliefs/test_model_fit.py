@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,10 @@ def test_a_step_of_f_is_along_the_gradient_of_the_mean_log_likelihood(monkeypatc
         def forward(self, u: torch.Tensor, z: torch.Tensor, pair: torch.Tensor) -> torch.Tensor:
             return self.c.expand(len(u))
 
-    monkeypatch.setattr(model_fit.torch.optim, "AdamW", lambda groups, lr: torch.optim.SGD(groups, lr=1.0))
+    def plain(matrices: list[Any], lr: float, *, decay: float, plain: list[Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD([*matrices, *plain], lr=lr)
+
+    monkeypatch.setattr(model_fit, "Adam", plain)
     monkeypatch.setattr(model_fit, "BATCH", (10**9, 10**9))
     monkeypatch.setattr(model_fit, "RATE", 1.0)
     found = model_fit.descend(lesson, None, Constant(), decay=0.0, epochs=1, seed=0).model.c.item()
