@@ -36,8 +36,9 @@ class Chosen:
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
     `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items;
-    `item_features`: whether they say something of the items' levels; `f`: its kinds; `never`: what is taken off the log-odds
-    of a pair that was never shown; `half_life` of what was seen, in parts of the log.
+    `item_features`: whether they say something of the items' levels; `f`: its kinds; `never`: how far the log-odds of a
+    pair that was never shown are below those of one that was shown once, all else alike; `half_life` of what was seen, in parts
+    of the log.
     """
 
     grades: Grades
@@ -137,14 +138,14 @@ class Input:
         a, b = self.opinions, self.opinion[1]
         q, d = np.broadcast_arrays(q, d)
         opinion = np.einsum("...f,...f->...", a[q], b[d])
-        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - self.level[d]
+        total: Floats = self.w[0] * self.choice.at(q, d, 1.0) + opinion - self.level[d]
         return total if self.model is None else total + self.model.at(q.ravel(), d.ravel()).reshape(q.shape)
 
     def never_matrix(self, q: Items) -> Floats:
         """Of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
         a, b = self.opinions, self.opinion[1]
         d = np.arange(len(b))
-        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.level
+        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 1.0) + a[q] @ b.T - self.level
         return total if self.model is None else total + self.model.matrix(q)
 
 

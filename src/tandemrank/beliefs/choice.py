@@ -3,8 +3,9 @@
     n[q, d] ~ Poisson(N_q m_d G),   G ~ Gamma(alpha, alpha)              showings of a pair, of N_q places and the share m_d
     choice[q, d] = E[log G | n] = digamma(alpha + n) - log(alpha + N_q m_d)
 
-how much more often a query was shown an item than others were; of a pair that was never shown it is the lower, the more chances
-it had. alpha by the likelihood of all pairs, those with n = 0 by groups of N and m.
+how much more often a query was shown an item than others were; a pair that was never shown counts as one that was shown once,
+and what sets the two apart is fitted (`Chosen.never`). alpha by the likelihood of all pairs, those with n = 0 by groups of N
+and m.
 
     opinion[q, d] = a_q . b_d,          the nearest product of few dimensions to `choice`, rows weighed by how much was shown
 
@@ -37,7 +38,7 @@ BLUNT = 20.0  # alpha above which production knows hardly one query from another
 @dataclass(frozen=True)
 class Choice:
     """How production chooses; `place`: how much of a showing is examined, in the mean; `never`: the choice of pairs that were
-    never shown as a product; `opinion`: vectors of queries and items.
+    never shown as a product, as if once; `opinion`: vectors of queries and items.
     Shapes: places [Q]; share [D]; never [Q, SMOOTH], [D, SMOOTH]; opinion [Q, RANK], [D, RANK].
     """
 
@@ -96,7 +97,8 @@ def _opinion(choice: Choice, c: Counts) -> Product:
     if choice.alpha > BLUNT:
         return np.zeros((c.Q, 1)), np.zeros((c.D, 1))
     A, B = choice.never
-    own = choice.at(c.query, c.item, c.n) - products_of(choice.never, c.query, c.item)
+    # What was shown once differs from what never was by 1 / alpha = digamma(alpha + 1) - digamma(alpha).
+    own = choice.at(c.query, c.item, c.n) - products_of(choice.never, c.query, c.item) + 1 / choice.alpha
     shown = c.items
     column = np.full(c.D, len(shown), np.int32)
     column[shown] = np.arange(len(shown))
@@ -124,12 +126,12 @@ def _opinion(choice: Choice, c: Counts) -> Product:
 
 
 def _never(alpha: float, places: Floats, every: Floats, share: Floats) -> Product:
-    """The choice of pairs that were never shown as a product, at a grid of N and m, and between by interpolation.
+    """The choice of pairs that were never shown, as if once, as a product, at a grid of N and m, and between by interpolation.
 
     Shapes: every [queries of the whole log] -> [Q, SMOOTH], [D, SMOOTH].
     """
     grids = [np.unique(np.quantile(values, np.linspace(0, 1, GROUPS))) for values in (every, share)]
-    table = digamma(alpha) - np.log(alpha + grids[0][:, None] * grids[1][None, :])
+    table = digamma(alpha + 1) - np.log(alpha + grids[0][:, None] * grids[1][None, :])
     U, S, V = np.linalg.svd(table, full_matrices=False)
     k = min(SMOOTH, len(S))
     A, B = (

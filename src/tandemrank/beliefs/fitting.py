@@ -66,9 +66,9 @@ GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 )  # fmt: skip
 LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
-# Log-odds per unit of choice by which a pair that was never shown is less relevant, at least; of an item that never was, per
-# unit of how much less often than others it is expected to be shown.
-NEVER = 0.3
+# Log-odds by which what was never shown is less relevant, at least: of a pair, per unit of the logarithm of how much less often
+# it is expected to be shown than one that was shown once; of an item that never was, per unit of that of its level.
+NEVER, NEVER_ITEM = 0.6, 0.3
 
 
 def half_life_of(search: "Search", chosen: Chosen) -> float:
@@ -332,7 +332,8 @@ def fit(
     fitted = run(part, chosen.finished(), given, seed)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     less, more = _unseen_items(fitted.start.levels, given)
-    never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
+    # A gamma has E[log G] of -1 / alpha without showings, which says too much: the logarithm of the mean, as its showings have.
+    never = max(NEVER, float(fitted.start.w[0])) * float(np.log1p(1 / choice.alpha))
     s = fitted.space.s(counts.query, counts.item, fitted.x) + fitted.seen.other
     variance = spread.query[counts.query] * spread.item[counts.item]
     return Beliefs(
@@ -351,9 +352,9 @@ def fit(
 def _unseen_items(levels: Levels, given: Given) -> tuple[Floats32, Floats]:
     """By how much items that were never shown are less relevant than their level says, and its variance.  Shapes: -> [D], [D].
 
-    Clicks on the pairs that production chose to show say too little of those it did not, hence NEVER.
+    Clicks on the pairs that production chose to show say too little of those it did not, hence NEVER_ITEM.
     """
-    slope, p = max(NEVER, levels.by_shown), sigmoid(levels.before)
+    slope, p = max(NEVER_ITEM, levels.by_shown), sigmoid(levels.before)
     less = (levels.by_shown - slope) * np.minimum(given.design[:, 1], 0)
     variance = 1 / (levels.knowledge * p * (1 - p))
     return np.where(given.seen[1], 0, less).astype(np.float32), np.where(given.seen[1], 0, variance)

@@ -471,7 +471,7 @@ def nobody_of(beliefs: Beliefs, items: NDArray[np.floating]) -> Nobody:
     query, item = (np.zeros(items.shape[1], np.float32) for _ in range(2))
     # Who had no chance to be chosen was not left out: production's choice is what it is without any list.
     alpha = inputs.choice.alpha
-    unchosen = inputs.w[0] * (digamma(alpha) - np.log(alpha))
+    unchosen = inputs.w[0] * (digamma(alpha + 1) - np.log(alpha))
     query[-1] = 1
     item[F - 1], item[-2:] = 1, np.median(items[:, -2:], axis=0)
     item[-2] += unchosen
