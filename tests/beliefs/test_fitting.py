@@ -254,7 +254,7 @@ def test_of_items_that_were_never_shown_new_ones_are_believed_by_their_features_
     R, disliked = found.matrix(np.arange(len(w.R)))[:, :-1], (counts.by_item(counts.n) == 0) & ~new
     ratio = {name: R[:, some].mean() / w.R[:, some].mean() for name, some in (("new", new), ("disliked", disliked))}
     assert disliked.sum() > 10
-    assert 0.8 < ratio["new"] < 1.15
+    assert 0.8 < ratio["new"] < 1.25
     assert 0.5 < ratio["disliked"] < 1.25
 
 
@@ -324,7 +324,7 @@ def test_of_pairs_never_shown_the_opinion_stands_for_the_choice_unless_it_is_hel
     inputs = found.inputs
     q, d = np.array([0, 3]), np.array([5, 7])
     opinion = np.einsum("nf,nf->n", inputs.opinion[0][q], inputs.opinion[1][d])
-    choice = inputs.choice.at(q, d, 0.0)
+    choice = inputs.choice.at(q, d, 1.0)
     for w, weight in (((0.3, 0.2, 0.1), 0.5), ((0.3, -0.2, 0.1), -0.2)):
         other = replace(inputs, w=np.array(w), model=None)
         wanted = 0.3 * choice + weight * opinion - (other.centre @ other.w)[d]

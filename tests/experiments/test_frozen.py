@@ -74,6 +74,6 @@ def test_a_saved_policy_loads_and_saves_to_the_same_bytes(tmp_path: Path) -> Non
     pair.save(tmp_path / "one")
     two_stage.load(tmp_path / "one").save(tmp_path / "two")
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert names == ["config.json", "vocabulary.parquet", "weights.safetensors"]
+    assert names == ["README.md", "config.json", "vocabulary.parquet", "weights.safetensors"]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.features import Side, pair_table
+from tandemrank.beliefs.grades import sigmoid
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
@@ -444,16 +445,31 @@ def average_levels(beliefs: Beliefs) -> NDArray[np.float32]:
     """What an item is to a query of which nothing is known: the log-odds of its mean relevance over the queries of the log.
 
     The level of an item is that of the queries it was shown to: what few were shown, and those liked, is not for everybody.
+    What features say of each of these queries is taken off: those of a new query say it anew.
     Shapes: -> [D].
     """
     rows, grades = beliefs.counts.rows, beliefs.chosen.grades
     D = beliefs.counts.D
     some = np.sort(np.random.default_rng(0).permutation(rows)[: max(1, min(AVERAGE, MANY // D))])
-    total, block = np.zeros(D), max(1, min(BLOCK, CELLS // D))
+    total, block, (low, high) = np.zeros(D), max(1, min(BLOCK, CELLS // D)), grades.range
     for first in range(0, len(some), block):
-        total += beliefs.matrix(some[first : first + block])[:, :-1].sum(0)
-    low, high = grades.range
-    return log_odds((total / len(some) - low) / (high - low))
+        q = some[first : first + block]
+        own = log_odds((beliefs.matrix(q)[:, :-1] - low) / (high - low))
+        total += sigmoid(own - by_features(beliefs, q)).sum(0)
+    return log_odds(total / len(some))
+
+
+def by_features(beliefs: Beliefs, q: NDArray[np.int64]) -> Floats:
+    """What would be said of queries of the log by their features alone, if it did not have them.  Shapes: q [B] -> [B, D]."""
+    inputs, side = beliefs.inputs, beliefs.inputs.sides[0]
+    numbers, x = side.numbers(q), np.zeros((len(q), beliefs.x.shape[1]))
+    if inputs.suggested[0] is not None:
+        x = inputs.suggested[0].at(numbers)
+    opinion = (torch.from_numpy(numbers) @ side.opinion).numpy()
+    found: Floats = x @ beliefs.space.items.T + float(inputs.w[0] + inputs.w[1]) * opinion @ inputs.opinion[1].T
+    if inputs.model is not None:
+        found += inputs.model.with_queries(side.as_unseen(q)).matrix(np.arange(len(q)))
+    return found
 
 
 def log_odds(p: NDArray[np.floating]) -> NDArray[np.float32]:
