@@ -36,6 +36,12 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
     )
     assert with_gap(-0.4, TRUST).startswith("Joint would get fewer clicks than production: −0.400")
     assert with_gap(0.05, TRUST).startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
+    wide = gap("joint", "production", 0.05, TRUST)
+    wide = replace(wide, comparison=replace(wide.comparison, lower_bound=0.02))
+    assert training.sentences(replace(LEARNED, differences=(wide,)))[0] == (
+        "Joint would get more clicks than production, at least +0.020 per impression (95% sure); how much more is hardly "
+        "known: +0.050 [−0.050, +0.150]."
+    )
     doubted = gap("joint", "production", 0.4, CARE)
     new = replace(doubted.comparison.new, verdict=CARE, reasons=("clicks are few", "and more"))
     doubted = replace(doubted, comparison=replace(doubted.comparison, new=new))

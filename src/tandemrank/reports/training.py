@@ -169,7 +169,13 @@ def _sentence(difference: Difference) -> str:
     if found.verdict == Verdict.REFUSE:
         which = found.new if found.new.verdict == Verdict.REFUSE else found.old
         return f"{a} against {b} {Verdict.REFUSE}: {which.reasons[0]}."
-    if low <= 0 <= high:
+    if low <= 0 and (found.lower_bound or 0) > 0:
+        sure = f"{found.new.sample.level:.0%}"
+        words = (
+            f"{a} would get more {unit} than {b}, at least {signed(found.lower_bound or 0)} per impression ({sure} sure); how "
+            f"much more is hardly known: {gap}"
+        )
+    elif low <= 0 <= high:
         words = f"{a} and {b} cannot be told apart: {gap} {unit} per impression includes 0"
     else:
         than = "more" if low > 0 else "fewer" if unit == "clicks" else "less"
