@@ -31,6 +31,7 @@ Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
 
 ROWS = 50_000  # pairs that are scored at once
+KEPT = 8_000_000  # pairs of all queries with all items, at most, whose f is kept once it was asked for: 64 MB
 HIDDEN, OUT = 48, 16  # of towers: hidden units, dimensions of the product
 CROSS, WIDE = 16, 64  # of the network: products of query and item, hidden units
 
@@ -303,10 +304,24 @@ class FeatureModel(nn.Module):
         """f of all items.  Shapes: q [B] -> [B, D]."""
         D, q = len(self.item.rows), np.asarray(q, np.int64)
         if self.model.sizes[2] or not isinstance(self.model, ProductModel):
-            return self.at(np.repeat(q, D), np.tile(np.arange(D), len(q))).reshape(len(q), D)
+            if len(self.query.rows) * D > KEPT:
+                return self.at(np.repeat(q, D), np.tile(np.arange(D), len(q))).reshape(len(q), D)
+            there, kept = self._kept
+            if len(new := np.unique(q[~there[q]])):
+                kept[new] = self.at(np.repeat(new, D), np.tile(np.arange(D), len(new))).reshape(len(new), D)
+                there[new] = True
+            return kept[q]
         a, b = self.vectors
         found: Floats = (a[torch.from_numpy(q)] @ b.T).numpy().astype(np.float64)
         return found
+
+    @cached_property
+    def _kept(self) -> tuple[NDArray[np.bool_], Floats]:
+        """Which queries were asked for before, and their f of all items: values ask for most of them again.
+
+        Shapes: -> [Q], [Q, D]."""
+        Q, D = len(self.query.rows), len(self.item.rows)
+        return np.zeros(Q, np.bool_), np.empty((Q, D))
 
     @cached_property
     def vectors(self) -> tuple[Tensor, Tensor]:
