@@ -4,14 +4,16 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
+from beliefs import lessons
 from independent import worlds
 from independent.worlds import World
 from tandemrank._base.cluster import ALONE
 from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs import fitting, model_fit
+from tandemrank.beliefs import fitting, model_fit, models
 from tandemrank.beliefs.belief import Beliefs, Chosen
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
@@ -20,6 +22,7 @@ from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.levels import Levels
 from tandemrank.beliefs.model import RewardModel
+from tandemrank.beliefs.model_fit import ModelChoice
 from tandemrank.beliefs.models import ProductModel
 from tandemrank.beliefs.scorer import FLAT, ranker_of, sharpness_of
 from tandemrank.beliefs.space import Vectors
@@ -159,6 +162,13 @@ def test_features_answer_queries_without_history() -> None:
     assert known.chosen.f.names
     assert found.cold > 1.1 * without.cold
     assert found.all_items > 0.99 * without.all_items
+    ranker, n = ranker_of(known), len(w.cold)
+    columns = dict(zip(ranker.query_columns, w.query_features[w.cold].T, strict=True))
+    own = pl.DataFrame({"query_id": range(1000, 1000 + n)} | columns)
+    strangers = ranker.strangers(own, Vocabulary(range(1000, 1000 + n), range(ranker.D)))
+    believed = np.argsort(-known.matrix(w.cold)[:, :-1], 1)[:, :10]
+    for scores in (ranker(torch.as_tensor(w.cold)), strangers(torch.arange(n))):
+        assert np.array_equal(np.argsort(-scores.numpy(), 1)[:, :10], believed)
 
 
 def test_noise_for_features_costs_next_to_nothing() -> None:
@@ -403,3 +413,32 @@ def test_items_that_were_never_shown_take_no_part_in_the_search_and_change_littl
     assert of_items == [few.D]
     pairs = [fitted.before(fitted.counts.query, fitted.counts.item)[0] for fitted in (with_all, alone)]
     assert np.corrcoef(pairs)[0, 1] > 0.97  # production's choice knows how many it left out
+
+
+def test_f_of_all_items_is_kept_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, frames = lessons.counts_of(), lessons.TABLES
+    grades = Grades.graded(float(counts.C.sum() / counts.E.sum()), 0.7)
+    chosen = replace(Chosen.log(grades), rank=2, f=ModelChoice(("network",), (3,), (True, True)))
+    known = Features.of(
+        Vocabulary(range(lessons.Q), range(lessons.D)), query=frames["query"].with_row_index("query_id")
+    )
+    f = fit(counts, known, chosen=chosen).inputs.model
+    assert f is not None
+    q = np.array([5, 2, 5])
+    first, kept = f.matrix(q[:2]), f.matrix(q)
+    monkeypatch.setattr(models, "KEPT", 0)
+    again = f.matrix(q)
+    assert np.array_equal(kept, again)
+    assert np.array_equal(kept[:2], first)
+
+
+@pytest.mark.parametrize("knows", [0.1, 0.5, 0.9])
+def test_what_was_never_shown_is_believed_less_by_what_production_knows(knows: float) -> None:
+    """As it truly is, on the careful side, where production knows little or much; and as it is where it knows nothing."""
+    rng = np.random.default_rng(8)
+    w = worlds.logged(worlds.graded("never", rng, queries=300, items=200, knows=knows), 15_000, rng)
+    found = fit(counts_of(w))
+    c, R = found.counts, found.matrix(np.arange(300))[:, :-1]
+    never = np.ones(R.shape, np.bool_)
+    never[c.query, c.item] = False
+    assert 0.5 < R[never].mean() / w.R[never].mean() < 1.1

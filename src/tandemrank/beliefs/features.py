@@ -244,22 +244,6 @@ class Side(nn.Module):
             torch.cat([known, rates, self.opinions(encoded), torch.from_numpy(encoded.numbers)], 1)
         )
 
-    def numbers(self, own: NDArray[np.int64]) -> Floats32:
-        """The numbers of features of some rows.  Shapes: own [n] -> [n, features]."""
-        columns = slice(self.width - self.features, self.width)
-        found: Floats32 = (
-            self.rows[torch.from_numpy(own), columns] * self.scale[columns] + self.centre[columns]
-        ).numpy()
-        return found
-
-    def as_unseen(self, own: NDArray[np.int64]) -> Tensor:
-        """Some rows as if the log had not seen them.  Shapes: own [n] -> [n, J]."""
-        rows, opinion = self.rows[torch.from_numpy(own)], slice(self.known, self.known + self.F)
-        rows[:, :2] = 0.0  # as in `unseen`
-        raw = torch.from_numpy(self.numbers(own)) @ self.opinion
-        rows[:, opinion] = ((raw - self.centre[opinion]) / self.scale[opinion]).clamp(-FARTHEST, FARTHEST)
-        return rows
-
     def standardised(self, rows: Tensor) -> Tensor:
         """Rows, or their first columns, in deviations from the mean.  Shapes: [n, J] -> [n, J]."""
         J = rows.shape[1]

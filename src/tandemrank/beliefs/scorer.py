@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.features import Side, pair_table
-from tandemrank.beliefs.grades import sigmoid
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
@@ -244,6 +243,8 @@ class Believed(Listing):
         _refuse_unknown(features, side, "queries")
         if side is not None:
             encoded = side.of_table(features, n)
+            if side.features and features is not None:
+                x[:, -2:] = torch.tensor([1.0, 0.0])
             x += _suggested(encoded.numbers, self.by_query)
             x[:, slice(*self.nobody.opinion)] = self.nobody.weight * side.opinions(encoded)
             if f is not None:
@@ -387,14 +388,14 @@ def ranker_of(beliefs: Beliefs) -> Believed:
         item=beliefs.item_spread.astype(np.float32),
         sharpness=sharpness_of(beliefs),
     )
-    # The last two columns are levels of items: for queries of the log, and for those of which nothing is known.
-    known = (beliefs.counts.impressions > 0).astype(np.float32)
+    # The last two columns are levels of items: for queries of the log and those with features, and for those of which nothing
+    # is known.
+    seen = beliefs.counts.impressions > 0
+    known = (seen | (beliefs.inputs.sides[0].features > 0)).astype(np.float32)
     queries = np.column_stack([x, known, 1 - known])
     items = np.column_stack([y, level, average_levels(beliefs)])
     inputs, nobody = beliefs.inputs, nobody_of(beliefs, items)
-    queries[known == 0, nobody.opinion[1] : nobody.f[0]] = (
-        0  # what production left out, who had no chance to be shown it
-    )
+    queries[~seen, nobody.opinion[1] : nobody.f[0]] = 0  # what production left out, who had no chance to be shown it
     sides = inputs.sides if any(side.features for side in inputs.sides) else None
     return Believed(queries, items, spread, memory_of(beliefs), nobody, inputs.model, sides, contexts_of(beliefs))
 
@@ -445,31 +446,17 @@ def average_levels(beliefs: Beliefs) -> NDArray[np.float32]:
     """What an item is to a query of which nothing is known: the log-odds of its mean relevance over the queries of the log.
 
     The level of an item is that of the queries it was shown to: what few were shown, and those liked, is not for everybody.
-    What features say of each of these queries is taken off: those of a new query say it anew.
+    Where features say what a query likes, the level beside them is the item's own.
     Shapes: -> [D].
     """
     rows, grades = beliefs.counts.rows, beliefs.chosen.grades
     D = beliefs.counts.D
     some = np.sort(np.random.default_rng(0).permutation(rows)[: max(1, min(AVERAGE, MANY // D))])
-    total, block, (low, high) = np.zeros(D), max(1, min(BLOCK, CELLS // D)), grades.range
+    total, block = np.zeros(D), max(1, min(BLOCK, CELLS // D))
     for first in range(0, len(some), block):
-        q = some[first : first + block]
-        own = log_odds((beliefs.matrix(q)[:, :-1] - low) / (high - low))
-        total += sigmoid(own - by_features(beliefs, q)).sum(0)
-    return log_odds(total / len(some))
-
-
-def by_features(beliefs: Beliefs, q: NDArray[np.int64]) -> Floats:
-    """What would be said of queries of the log by their features alone, if it did not have them.  Shapes: q [B] -> [B, D]."""
-    inputs, side = beliefs.inputs, beliefs.inputs.sides[0]
-    numbers, x = side.numbers(q), np.zeros((len(q), beliefs.x.shape[1]))
-    if inputs.suggested[0] is not None:
-        x = inputs.suggested[0].at(numbers)
-    opinion = (torch.from_numpy(numbers) @ side.opinion).numpy()
-    found: Floats = x @ beliefs.space.items.T + float(inputs.w[0] + inputs.w[1]) * opinion @ inputs.opinion[1].T
-    if inputs.model is not None:
-        found += inputs.model.with_queries(side.as_unseen(q)).matrix(np.arange(len(q)))
-    return found
+        total += beliefs.matrix(some[first : first + block])[:, :-1].sum(0)
+    low, high = grades.range
+    return log_odds((total / len(some) - low) / (high - low))
 
 
 def log_odds(p: NDArray[np.floating]) -> NDArray[np.float32]:

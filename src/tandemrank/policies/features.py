@@ -284,4 +284,4 @@ def places(frame: pl.DataFrame, id_column: str, ids: pl.Series, name: str | None
 
 
 def _called(id_column: str) -> str:
-    return f"the table of {id_column.removesuffix('_id')}s"
+    return "the table of queries" if id_column == "query_id" else "the table of items"
