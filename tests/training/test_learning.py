@@ -24,6 +24,7 @@ from tandemrank.policies.memory import Remembering, Retrieval, memory_from
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as training_report
 from tandemrank.training import data, learning, results, valuing
+from tandemrank.training import methods as methods_module
 from tandemrank.training import start as start_module
 from tandemrank.training import weights as weights_module
 from tandemrank.training.checkpoint import Progress
@@ -232,6 +233,10 @@ def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypa
         "generator alone", "generator for the re-ranker", "both stages",
     }  # fmt: skip
     assert f"{found.choice.method.capitalize()} was kept" in " ".join(training_report.chosen(found))
+    monkeypatch.setattr(methods_module, "TOO_MANY", world.task.Q * world.task.D)
+    found = learn(world.frame, config, logging_policy=world.production)
+    assert (found.was_trained, len(found.choice.tried)) == (False, 1)
+    assert training_report.chosen(found)[0].endswith("so nothing was trained: --method independent does.")
 
 
 def test_where_all_items_are_candidates_there_is_one_stage(world) -> None:

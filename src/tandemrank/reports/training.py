@@ -26,6 +26,7 @@ from tandemrank.reports.sections import BY_ID, Named
 from tandemrank.reports.style import look_of
 from tandemrank.reports.words import Sheet, bracket, decimal, label, listed, signed, switch_sheet
 from tandemrank.training.config import TrainingConfig
+from tandemrank.training.methods import ENOUGH
 from tandemrank.training.results import Difference, Learned, are_same_policy
 from tandemrank.training.schedules import UNTRAINED
 
@@ -128,6 +129,10 @@ def chosen(learned: Learned) -> list[str]:
         f"The re-ranker alone, over all items, is expected to get {decimal(choice.everything)} clicks per impression; "
         f"behind the generator that was not trained {decimal(first)} ({first / max(choice.everything, 1e-12):.1%})"
     )
+    if len(choice.tried) == 1 and first < ENOUGH * choice.everything:
+        return [
+            f"{lost}. For so many queries and items that would take hours, so nothing was trained: --method independent does."
+        ]
     if len(choice.tried) == 1:
         return [f"{lost}. So nothing was trained."]
     others = ", ".join(f"{label(one.method)} {decimal(one.expected)}" for one in choice.tried[1:])

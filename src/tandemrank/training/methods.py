@@ -169,6 +169,9 @@ def train(
 AUTO = "auto"
 TRIED: tuple[Method, ...] = (UNTRAINED, "independent", "baseline", "joint")
 ENOUGH = 0.998  # of what the re-ranker would get by ranking all items: then the generator is not trained
+TOO_MANY = (
+    20_000_000_000  # queries times items, beyond which trials would take hours: who wants one asks for it by its name
+)
 MANY, LEAST_EPOCHS = 10_000, 2  # queries: an epoch of more has more steps, so fewer epochs are needed
 QUERIES, SAMPLES = 2_000, 4  # that an expectation is taken over
 FEWER = 500  # queries of the curve over numbers of candidates, which chooses nothing
@@ -220,6 +223,8 @@ def choose(
     seed: int,
 ) -> tuple[Trained, MethodChoice]:
     """The method of which the beliefs expect most; the first of the best. `ranker`: the beliefs as a stage.
+
+    What is not trained is tried alone where it loses next to nothing, and where trials would take hours.
     Shapes: impressions [Q]; theta [K]."""
     q = weights.queries
     some = np.sort(np.random.default_rng(seed).permutation(q)[:QUERIES])
@@ -230,9 +235,10 @@ def choose(
         return expected_clicks(policy, weights, theta, some, seed=seed) / shown
 
     found = train(UNTRAINED)
+    D = len(found.policy.vocabulary.item_ids)
     everything = expected_over_all(ranker, weights, theta, some, seed=seed) / shown
     tried = [Tried(UNTRAINED, expected(found.policy))]
-    if tried[0].expected < ENOUGH * everything:
+    if tried[0].expected < ENOUGH * everything and len(q) * D < TOO_MANY:
         for method in TRIED[1:]:
             one = train(method)
             tried.append(Tried(method, expected(one.policy)))
@@ -241,7 +247,7 @@ def choose(
     method = max(tried, key=lambda one: one.expected).method
     few = some[:: max(-(-len(some) // FEWER), 1)]
     most = expected_over_all(ranker, weights, theta, few, seed=seed)
-    policy, D = found.policy, len(found.policy.vocabulary.item_ids)
+    policy = found.policy
 
     def kept(n: int) -> float:
         """Of all items the re-ranker keeps everything."""
