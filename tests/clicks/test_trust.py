@@ -13,9 +13,9 @@ from tandemrank.logs.impressions import Impressions
 Q, D, K = 60, 20, 4
 
 
-def log(n: int, tau: float, seed: int) -> Feedback:
+def log(n: int, tau: float, seed: int, level: float = 1.0) -> Feedback:
     rng = np.random.default_rng(seed)
-    R = 0.7 / (1 + np.exp(1.0 - rng.normal(size=D) - 0.7 * rng.normal(size=(Q, D))))
+    R = 0.7 / (1 + np.exp(level - rng.normal(size=D) - 0.7 * rng.normal(size=(Q, D))))
     model = models.noisy(models.examination_curve(K), trust_bias=tau)
     query = rng.integers(0, Q, n)
     items = np.argsort(-(R[query] + 0.3 * rng.gumbel(size=(n, D))), axis=1)[:, :K]
@@ -47,6 +47,14 @@ def test_it_is_found_and_nothing_is_found_where_there_is_none(tau, surely) -> No
         [1, 1 / 2, 1 / 3, 1 / 4], rel=0.1
     )
     assert all(("because it stands high" in one.words) == surely for one in found if one is not None)
+
+
+def test_where_clicks_are_few_nothing_is_explained_by_a_curve_of_zeros() -> None:
+    """An offset that leaves no click has no loss, as there is nothing to lose: that is no trust bias."""
+    found = [trust.trust_of(log(4_000, 0.0, seed, level=3.5)) for seed in range(12)]
+    known = [one for one in found if one is not None]
+    assert len(known) > 5
+    assert all(one.theta[0] == 1 and not one.surely for one in known)
 
 
 def test_the_curve_has_the_offset() -> None:

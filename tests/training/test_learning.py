@@ -233,7 +233,7 @@ def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypa
         "generator alone", "generator for the re-ranker", "both stages",
     }  # fmt: skip
     assert f"{found.choice.method.capitalize()} was kept" in " ".join(training_report.chosen(found))
-    monkeypatch.setattr(methods_module, "TOO_MANY", world.task.Q * world.task.D)
+    monkeypatch.setattr(methods_module, "TOO_MANY", 1)
     found = learn(world.frame, config, logging_policy=world.production)
     assert (found.was_trained, len(found.choice.tried)) == (False, 1)
     assert training_report.chosen(found)[0].endswith("so nothing was trained: --method independent does.")

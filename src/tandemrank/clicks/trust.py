@@ -121,15 +121,16 @@ def trust_of(log: Feedback) -> Trust | None:
     table = _table(log, K)
     if len(table.first) < FOLDS or table.clicks.sum() < ENOUGH:
         return None
-    tau = float(
-        minimize_scalar(lambda x: _loss(x, table)[0], bounds=RANGE, method="bounded", options={"xatol": 3e-3}).x
-    )
-    if min(tau - RANGE[0], RANGE[1] - tau) < END:
-        return None
-    theta = _loss(tau, table)[1]
-    fold = np.random.default_rng(0).integers(0, FOLDS, log.Q)[table.query]
-    without = np.array([_lowest(tau, table.of_queries(fold != one)) for one in range(FOLDS)])
-    error = float(np.sqrt((FOLDS - 1) * without.var()))
+    with np.errstate(invalid="ignore"):  # a tau that explains nothing has an infinite loss
+        tau = float(
+            minimize_scalar(lambda x: _loss(x, table)[0], bounds=RANGE, method="bounded", options={"xatol": 3e-3}).x
+        )
+        if min(tau - RANGE[0], RANGE[1] - tau) < END:
+            return None
+        theta = _loss(tau, table)[1]
+        fold = np.random.default_rng(0).integers(0, FOLDS, log.Q)[table.query]
+        without = np.array([_lowest(tau, table.of_queries(fold != one)) for one in range(FOLDS)])
+        error = float(np.sqrt((FOLDS - 1) * without.var()))
     return Trust(tau, error, tuple(theta.tolist())) if error > 0 and np.isfinite(theta).all() else None
 
 
@@ -187,5 +188,7 @@ def _loss(tau: float, table: _Table) -> tuple[float, Floats]:
         W = N / np.maximum(y.mean(0), 1e-6)
         new = (W * x * y).sum(0) / np.maximum((W * x * x).sum(0), 1e-12)
         loss = float((W * np.square(y - new * x)).sum())
-        theta = np.clip(new / max(float(new[0]), 1e-9), 1e-6, 10.0)
+        if not new[0] > 1e-6:  # what is left after the offset is nothing: no loss, as nothing is explained
+            return np.inf, np.full(table.K, np.nan)
+        theta = np.clip(new / new[0], 1e-6, 10.0)
     return loss, theta
