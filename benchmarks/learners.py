@@ -64,7 +64,8 @@ def counts_of(w: World) -> Counts:
     how = {"times": TIMES, "lists": TESTED, "vocabulary": Vocabulary(range(Q), range(D)), "K": len(w.theta)}
     read = reading.read_parts(log, **how)
     cells = behaviour(log, read).cells
-    config = tr.LearningConfig(examination=tuple(w.theta.tolist()) if cells is None else cells)
+    curve = tuple(w.theta.tolist()) if cells is None else cells
+    config = tr.LearningConfig(examination=curve, list_length=len(w.theta))
     read = read if config.by is None else reading.read_parts(log, **how, by=config.by)
     return Counts.of([part.less(config.offset) for part in read.train], config.theta)
 
