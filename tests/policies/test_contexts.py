@@ -213,3 +213,20 @@ def test_an_export_is_of_the_average_context_and_says_so(tmp_path) -> None:
     saved = plain.save(tmp_path / "policy")
     found = CliRunner().invoke(app, ["export", str(saved), "--to", "numpy", "--out", str(tmp_path / "out")])
     assert "device, hour are not exported" in " ".join(found.output.split())
+
+
+def test_evaluate_says_that_the_truth_has_no_contexts(tmp_path) -> None:
+    policy().save(tmp_path / "policy")
+    (tmp_path / "a.qrels").write_text("2 0 4 1\n3 0 1 2\n", encoding="utf-8")
+    told = [
+        "evaluate",
+        "--policy",
+        str(tmp_path / "policy"),
+        "--qrels",
+        str(tmp_path / "a.qrels"),
+        "--set",
+        "list_length=3",
+    ]
+    found = CliRunner().invoke(app, told)
+    assert found.exit_code == 0, found.output
+    assert "as in the average context: the truth has no device, hour." in " ".join(found.output.split())

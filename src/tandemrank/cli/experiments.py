@@ -280,7 +280,7 @@ def evaluate(
             raise ConfigError(
                 "--qrels is the truth: leave out --data, --logs, --sample-queries and tables of features."
             )
-        pairs = {str(path): _policy_at(path, experiment.learning.K) for path in policies}
+        pairs = _policies_at(policies, experiment.learning.K)
         with working("evaluating"):
             found = judge_by_qrels(pairs, qrels, experiment.learning.theta, samples=samples, seed=seed)
         _show_evaluation(found, as_json)
@@ -290,7 +290,7 @@ def evaluate(
         log = read(logs, vocabulary=task.vocabulary) if logs else None
         q = np.arange(task.Q) if log is None else np.flatnonzero(log.impressions)
         clicked = None if log is None else pairs_of(log, "clicked")
-    pairs = {str(path): _policy_at(path, experiment.learning.K, task.vocabulary) for path in policies}
+    pairs = _policies_at(policies, experiment.learning.K, task.vocabulary)
     if sample_queries is not None and sample_queries < len(q):
         q = np.sort(np.random.default_rng(seed).choice(q, sample_queries, replace=False))
     with working("queries evaluated", len(pairs) * len(q)) as progress:
@@ -307,12 +307,17 @@ def evaluate(
     _show_evaluation(found, as_json)
 
 
-def _policy_at(path: Path, K: int, vocabulary: "Vocabulary | None" = None) -> "TwoStagePolicy":
-    """A saved policy, or any system by a run or by its scores."""
+def _policies_at(paths: list[Path], K: int, vocabulary: "Vocabulary | None" = None) -> "dict[str, TwoStagePolicy]":
+    """Saved policies, or any systems by their runs or scores; the truth has no contexts."""
     from tandemrank.policies.outside import policy_from_file
     from tandemrank.policies.two_stage import load
 
-    return policy_from_file(path, None, K, vocabulary) if path.is_file() else load(path)
+    found = {}
+    for path in paths:
+        found[str(path)] = one = policy_from_file(path, None, K, vocabulary) if path.is_file() else load(path)
+        if one.context_columns:
+            note(f"{path} is evaluated as in the average context: the truth has no {', '.join(one.context_columns)}.")
+    return found
 
 
 def _show_evaluation(found: "Evaluated", as_json: bool) -> None:
