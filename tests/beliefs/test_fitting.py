@@ -432,17 +432,6 @@ def test_f_of_all_items_is_kept_and_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert np.array_equal(kept[:2], first)
 
 
-def test_headroom_is_how_much_better_the_best_of_what_was_shown_is() -> None:
-    """Two queries with lists of two places, of three items and of two; the first came twice, with its first item in both."""
-    counts = Counts.of_rows(
-        np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 1, 2, 0, 2]), np.ones(6), np.ones(6), np.zeros(6),
-        impressions=np.array([2.0, 1.0]), D=3,
-    )  # fmt: skip
-    R = np.array([0.1, 0.5, 0.3, 0.2, 0.4])  # of (0, 0), twice, (0, 1), (0, 2), (1, 0), (1, 2)
-    best, shown = (2 * 0.4 + 0.3) / 3, (0.1 + 0.1 + 0.5 + 0.3 + 0.2 + 0.4) / 6
-    assert fitting._headroom(counts, R) == pytest.approx(best / shown - 1)
-
-
 @pytest.mark.parametrize("knows", [0.1, 0.5, 0.9])
 def test_what_was_never_shown_is_believed_less_by_what_production_knows(knows: float) -> None:
     """About as it truly is, whether production knows nothing, little or much."""

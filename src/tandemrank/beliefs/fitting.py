@@ -67,8 +67,8 @@ GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 # How much more it says that a pair was never shown than the weight of production's choice of others does, in worlds that break
-# our assumptions 1.3 to 1.8; more where production's lists can hardly be better (`_headroom`): the rest it has ruled out.
-NEVER, CAUTION, LEAST_ROOM = 1.7, 0.1, 0.01
+# our assumptions 3 to 5; far more where production is so sharp (alpha below) that it has ruled out whatever it left out.
+NEVER, SHARP = 3.5, 1 / 15
 # Log-odds, at least, per unit of how much less often than others an item that never was is expected to be shown.
 NEVER_ITEM = 0.3
 
@@ -334,35 +334,20 @@ def fit(
     fitted = run(part, chosen.finished(), given, seed)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     less, more = _unseen_items(fitted.start.levels, given)
-    # Without a showing a gamma's E[log G] runs to -1 / alpha, which says too much: the logarithm of its mean, (alpha + n) / ..
-    says = NEVER * float(fitted.start.w[0]) * float(np.log1p(1 / choice.alpha))
+    says = max(min(1.0, 1 / choice.alpha), (SHARP / choice.alpha) ** 2)
     s = fitted.space.s(counts.query, counts.item, fitted.x) + fitted.seen.other
     variance = spread.query[counts.query] * spread.item[counts.item]
-    remembered = chosen.grades.remembered(counts, s, variance, part.L)
     return Beliefs(
-        chosen=replace(chosen, never=says * (1 + CAUTION / max(_headroom(counts, remembered[0]), LEAST_ROOM))),
+        chosen=replace(chosen, never=NEVER * float(fitted.start.w[0]) * says),
         counts=counts,
         inputs=_inputs(counts, choice, given, fitted),
         space=replace(fitted.space, offset=fitted.space.offset - less),
         x=fitted.x,
         query_spread=spread.query,
         item_spread=spread.item + more,
-        remembered=remembered,
+        remembered=chosen.grades.remembered(counts, s, variance, part.L),
         notes=(*leaks(features, counts), *_unused(model, chosen)),
     )
-
-
-def _headroom(counts: Counts, R: Floats) -> float:
-    """How much more relevant the best items that a query was shown are, as many as a list has, than those of its lists.
-
-    Shapes: R [pairs]."""
-    c, total = counts, counts.group.total
-    shown, clicked, lists = total(c.n.sum(), float(c.n @ R), c.impressions.sum())
-    places = np.argsort(np.lexsort((-R, c.query))) - c.first[c.query]
-    top = places < max(round(shown / lists), 1)
-    number, best = c.by_query(top.astype(np.float64)), c.by_query(np.where(top, R, 0.0))
-    mean = np.divide(best, number, out=np.zeros(c.Q), where=number > 0)
-    return total(float(c.impressions @ mean))[0] / lists / (clicked / shown) - 1
 
 
 def _unseen_items(levels: Levels, given: Given) -> tuple[Floats32, Floats]:
