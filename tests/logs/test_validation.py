@@ -366,5 +366,10 @@ def test_a_table_with_other_names_is_told_the_import_that_fits(tmp_path: Path) -
     assert found.fit
     assert found.log is not None
     assert (found.log.clicks, found.log.items) == (1, 2)
+    one = {"request_id": [1], "who": [7], "product": [3], "pos": [1], "clicked": [0], "time": [3]}
+    pl.DataFrame(one).write_csv(tmp_path / "c.csv")
+    told = validation.validate(tmp_path / "c.csv").problems[0].message
+    assert "--column query_id=... --column item_id=product" in told
+    assert "--column timestamp=time" in told
     pl.DataFrame({"a": [1]}).write_csv(tmp_path / "b.csv")
     assert "import" not in validation.validate(tmp_path / "b.csv").problems[0].message

@@ -111,23 +111,36 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
 
 # What others call our columns.
 OTHER_NAMES = {
-    "impression_id": ("impression", "request_id", "search_id", "slate_id"),
-    "query_id": ("query", "user", "user_id", "userid", "visitor_id", "customer_id"),
-    "item_id": ("item", "doc_id", "document_id", "product_id", "movie_id", "sku"),
-    "position": ("rank", "pos", "slot"),
-    "click": ("clicked", "is_click", "clicks"),
+    "impression_id": ("impression", "request_id", "request", "search_id", "slate_id", "list_id", "session_id"),
+    "query_id": (
+        "query",
+        "term",
+        "search_term",
+        "keyword",
+        "q",
+        "user",
+        "user_id",
+        "userid",
+        "visitor_id",
+        "customer_id",
+    ),
+    "item_id": ("item", "doc_id", "document_id", "document", "product_id", "product", "article_id", "movie_id", "sku"),
+    "position": ("rank", "pos", "slot", "place"),
+    "click": ("clicked", "is_click", "is_clicked", "clicks"),
     "items": ("results", "shown", "item_ids", "documents", "products"),
     "clicks": ("clicked", "click"),
+    "timestamp": ("time", "ts", "datetime", "date", "created_at"),
 }
 
 
 def _import_that_fits(columns: Sequence[str]) -> str:
-    """The command that renames other columns to ours, where each has a name that is known; else nothing."""
+    """The command that renames other columns to ours, where all but one have a name that is known; else nothing."""
     for form, wanted in (("long", LONG[:5]), ("wide", WIDE[:3])):
         plain = {name.lower(): name for name in reversed(columns)}
         theirs = {ours: next((plain[x] for x in (ours, *OTHER_NAMES[ours]) if x in plain), None) for ours in wanted}
-        if None not in theirs.values():
-            names = " ".join(f"--column {ours}={name}" for ours, name in theirs.items() if ours != name)
+        if [*theirs.values()].count(None) <= (form == "long"):
+            theirs["timestamp"] = next((plain[x] for x in OTHER_NAMES["timestamp"] if x in plain), "timestamp")
+            names = " ".join(f"--column {ours}={name or '...'}" for ours, name in theirs.items() if ours != name)
             return f" It seems to be another table: tandemrank import FILE --from {form} {names} --out LOG."
     return ""
 
