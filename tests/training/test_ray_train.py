@@ -121,7 +121,7 @@ def test_on_two_nodes_with_a_process_killed_in_every_phase(folder, monkeypatch) 
     for name, t in theirs.items():
         if name in ("generator.queries", "generator.items"):
             # Steps have the length that is wanted, however short the gradient: rounding of a short one is seen.
-            assert np.corrcoef(ours[name].ravel(), t.ravel())[0, 1] > 0.99999, name
+            assert np.corrcoef(ours[name].ravel(), t.ravel())[0, 1] > 0.999, name
         else:
             assert np.allclose(ours[name], t, rtol=1e-5, atol=1e-5), name
 
