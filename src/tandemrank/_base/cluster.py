@@ -23,9 +23,8 @@ Engine = Literal["local", "ray"]
 Numbers = TypeVar("Numbers", bound=np.generic)
 Anything = TypeVar("Anything")
 MISSING = "the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'."
-FREED = {
-    "MALLOC_MMAP_THRESHOLD_": "1000000"
-}  # of glibc: memory is given back as soon as it is free, else a tenth more stays
+# Of glibc: memory is given back as soon as it is free, else a tenth more stays.
+FREED = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
 ONE_THREAD = {**dict.fromkeys(THREADS, "1"), **FREED}  # of a worker
 FAILURES = 8  # of a group of processes, before it is given up
 SECONDS = 5.0  # that the others of a group have to say why, after one has failed

@@ -188,7 +188,7 @@ def _loss(tau: float, table: _Table) -> tuple[float, Floats]:
         W = N / np.maximum(y.mean(0), 1e-6)
         new = (W * x * y).sum(0) / np.maximum((W * x * x).sum(0), 1e-12)
         loss = float((W * np.square(y - new * x)).sum())
-        if not new[0] > 1e-6:  # what is left after the offset is nothing: no loss, as nothing is explained
+        if not new[0] > 1e-6:  # the offset leaves no click: its loss is 0 because there is nothing to explain
             return np.inf, np.full(table.K, np.nan)
         theta = np.clip(new / new[0], 1e-6, 10.0)
     return loss, theta
