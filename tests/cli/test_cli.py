@@ -153,9 +153,10 @@ def test_recommend_writes_a_run_of_trec_that_is_a_policy_again(simulated, tmp_pa
     again, wanted = policy_from_file(run, None, 10).recommend(), tandemrank.load(pair).recommend()
     ours = dict(zip(again["query_id"].cast(pl.Int64), again["items"].to_list(), strict=True))
     assert all([int(x) for x in ours[q]] == items for q, items in wanted.iter_rows())
-    run.write_text("1 Q0 2 1 0.5 bm25\n")
-    code, _, err = call(capsys, monkeypatch, "recommend", pair, "--out", str(run))
-    assert (code, "not a file of lists of ours" in err) == (2, True)
+    for others in ("1 Q0 2 1 0.5 bm25\n", "\nmine\n"):
+        run.write_text(others)
+        code, _, err = call(capsys, monkeypatch, "recommend", pair, "--out", str(run))
+        assert (code, "not a file of lists of ours" in err, run.read_text()) == (2, True, others)
 
 
 def test_recommend_draws_lists_by_a_seed(simulated, capsys, monkeypatch) -> None:

@@ -280,8 +280,9 @@ def _run(lists: "pl.DataFrame") -> str:
 
 
 def _is_run(path: Path) -> bool:
+    """Whether a file is one of ours, or empty."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().split()[-1:] in ([], [RUN])
+        return not path.stat().st_size or file.readline().split()[-1:] == [RUN]
 
 
 def _context(given: list[str]) -> dict[str, str]:
